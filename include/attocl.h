@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: MIT */
+/* attocl: neural-network layers in C, forward and backward, on GPUs and CPUs. */
+#ifndef ATTOCL_H
+#define ATTOCL_H
+
+#include <attocl/device.h>
+#include <attocl/rng.h>
+#include <attocl/status.h>
+#include <attocl/tensor.h>
+
+#include <attocl/act.h>
+#include <attocl/dropout.h>
+
+#endif

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: MIT */
+/* The tables that everything else expands from: statuses, dtypes, activations, ops, their tensors.
+ *
+ * Comments and macros only, so that C, C++ and OpenCL C can all include this file. A table takes
+ * the name of a macro and applies it to each of its rows. */
+#ifndef ATTOCL_TABLES_H
+#define ATTOCL_TABLES_H
+
+/* X(NAME, value, text): the enumerator is ATTO_<NAME>. */
+/* clang-format off */
+#define ATTO_STATUS_TABLE(X)                                                          \
+    X(OK,              0, "success")                                                  \
+    X(E_NULL,         -1, "a required pointer is NULL")                               \
+    X(E_ARGUMENT,     -2, "an argument is outside its legal range")                   \
+    X(E_SHAPE,        -3, "shapes do not match")                                      \
+    X(E_DTYPE,        -4, "dtype not allowed here")                                   \
+    X(E_STRIDE,       -5, "strides not allowed here")                                 \
+    X(E_ALIAS,        -6, "an output overlaps another tensor")                        \
+    X(E_DEVICE,       -7, "no such device, or a tensor of another device")            \
+    X(E_INDEX,        -8, "an index or a label in the data is out of range")          \
+    X(E_STATE,        -9, "object is in the wrong state for this call")               \
+    X(E_UNSUPPORTED, -10, "not supported")                                            \
+    X(E_MEMORY,      -11, "out of memory")                                            \
+    X(E_BUILD,       -12, "a kernel could not be built")                              \
+    X(E_BACKEND,     -13, "the driver reported an error")                             \
+    X(E_LOST,        -14, "the device is lost")                                       \
+    X(E_IO,          -15, "a file could not be read or written")                      \
+    X(E_FORMAT,      -16, "malformed data")                                           \
+    X(E_VERSION,     -17, "header and library versions do not match")
+
+/* X(NAME, name, value, bytes): the enumerator is ATTO_<NAME>. 0 is no dtype, so that a zeroed
+ * tensor is never mistaken for a valid one. */
+#define ATTO_DTYPE_TABLE(X)     \
+    X(F32,  f32,  1, 4)         \
+    X(F16,  f16,  2, 2)         \
+    X(BF16, bf16, 3, 2)         \
+    X(I32,  i32,  4, 4)         \
+    X(I64,  i64,  5, 8)
+
+/* X(NAME, name, parameters, a, b, default_a, default_b, rule)
+ *
+ * Expands to the enumerator ATTO_ACT_<NAME>, the constructor atto_<name> parameters, and the calls
+ * attom_<name>(x, a, b) and attom_<name>_grad(x, a, b) of atto_math.h. The defaults are PyTorch's.
+ * rule names what the two numbers must satisfy (rule_<rule> in src/layers/act.c). Rows are only
+ * ever appended: their order is part of the ABI. */
+#define ATTO_ACTIVATION_TABLE(X)                                                               \
+    X(IDENTITY,    identity,    (void),               0.0f,  0.0f,      0.0f,  0.0f, ANY)      \
+    X(SIGMOID,     sigmoid,     (void),               0.0f,  0.0f,      0.0f,  0.0f, ANY)      \
+    X(LOGSIGMOID,  logsigmoid,  (void),               0.0f,  0.0f,      0.0f,  0.0f, ANY)      \
+    X(TANH,        tanh,        (void),               0.0f,  0.0f,      0.0f,  0.0f, ANY)      \
+    X(RELU,        relu,        (void),               0.0f,  0.0f,      0.0f,  0.0f, ANY)      \
+    X(GELU,        gelu,        (void),               0.0f,  0.0f,      0.0f,  0.0f, ANY)      \
+    X(GELU_TANH,   gelu_tanh,   (void),               0.0f,  0.0f,      0.0f,  0.0f, ANY)      \
+    X(SILU,        silu,        (void),               0.0f,  0.0f,      0.0f,  0.0f, ANY)      \
+    X(RELU6,       relu6,       (void),               0.0f,  0.0f,      0.0f,  0.0f, ANY)      \
+    X(HARDSIGMOID, hardsigmoid, (void),               0.0f,  0.0f,      0.0f,  0.0f, ANY)      \
+    X(HARDTANH,    hardtanh,    (float lo, float hi), lo,    hi,       -1.0f,  1.0f, ORDERED)  \
+    X(HARDSWISH,   hardswish,   (void),               0.0f,  0.0f,      0.0f,  0.0f, ANY)      \
+    X(SELU,        selu,        (void),               0.0f,  0.0f,      0.0f,  0.0f, ANY)      \
+    X(MISH,        mish,        (void),               0.0f,  0.0f,      0.0f,  0.0f, ANY)      \
+    X(SOFTPLUS,    softplus,    (float beta, float threshold), beta, threshold, 1.0f, 20.0f, NONZERO) \
+    X(SOFTSIGN,    softsign,    (void),               0.0f,  0.0f,      0.0f,  0.0f, ANY)      \
+    X(TANHSHRINK,  tanhshrink,  (void),               0.0f,  0.0f,      0.0f,  0.0f, ANY)      \
+    X(LEAKY_RELU,  leaky_relu,  (float slope),        slope, 0.0f,     0.01f,  0.0f, FINITE)   \
+    X(ELU,         elu,         (float alpha),        alpha, 0.0f,      1.0f,  0.0f, FINITE)   \
+    X(CELU,        celu,        (float alpha),        alpha, 0.0f,      1.0f,  0.0f, NONZERO)  \
+    X(HARDSHRINK,  hardshrink,  (float lambda),       lambda, 0.0f,     0.5f,  0.0f, ANY)      \
+    X(SOFTSHRINK,  softshrink,  (float lambda),       lambda, 0.0f,     0.5f,  0.0f, NONNEGATIVE)
+
+/* X(op, OP, layout, autocast, in_place, random, data_errors)
+ *
+ * Names the struct atto_<op>_args, its fields ATTO_<OP>_FIELDS, the public pair atto_<op>_forward
+ * and _backward, the check atto__<op>_check, and one slot per direction in every backend.
+ *   layout       ELEMENTWISE: all tensors have one shape and may be walked in any order
+ *   autocast     what autocast will do to the inputs: LOW, F32, WIDEST or FLOW
+ *   in_place     IN_PLACE: an output may be exactly one of the inputs; else DISTINCT
+ *   random       DROPS_BY(field): draws numbers by logical element index when that probability is
+ *                above 0; else FIXED
+ *   data_errors  DATA_ERRORS: the kernel may set a bit in the device's error word; else NONE
+ * Rows are only ever appended: their order is part of the ABI. */
+#define ATTO_OP_TABLE(X)                                                      \
+    X(act,     ACT,     ELEMENTWISE, FLOW, IN_PLACE, DROPS_BY(dropout), NONE) \
+    X(dropout, DROPOUT, ELEMENTWISE, FLOW, IN_PLACE, DROPS_BY(p),       NONE)
+
+/* F(field, role), beside each args struct as ATTO_<OP>_FIELDS. Roles:
+ *   IN      read by forward and again by backward        must be given to both
+ *   IN_FWD  read by forward only                         must be given to forward
+ *   OUT     written by forward, not read again           must be given to forward
+ *   DIN     gradient of an output, read by backward      must be given to backward
+ *   DOUT    gradient of an input, written by backward    NULL = not wanted; add_<field> accumulates
+ * Families to come add SAVED (written by forward, read by backward) and the optional forms. */
+#define ATTO_ACT_FIELDS(F)     F(x, IN)     F(y, OUT) F(dy, DIN) F(dx, DOUT)
+#define ATTO_DROPOUT_FIELDS(F) F(x, IN_FWD) F(y, OUT) F(dy, DIN) F(dx, DOUT)
+/* clang-format on */
+
+#endif

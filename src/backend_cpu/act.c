@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: MIT */
+/* Activations on the CPU.
+ *
+ *   forward    y  = drop(act(x))
+ *   backward   dx = drop(act'(x) * dy)    (+ dx)
+ */
+#include "backend_cpu/mask.h"
+
+/* ---- one loop a kind: the function is a constant here, so it is inlined and vectorised ---- */
+
+typedef float (*scalar_fn)(float x, float a, float b);
+
+ATTO_INLINE void map(scalar_fn f, const float *x, float *y, int32_t n, float a, float b)
+{
+    ATTO_SIMD
+    for (int32_t i = 0; i < n; i++) y[i] = f(x[i], a, b);
+}
+
+ATTO_INLINE void map_grad(scalar_fn df, const float *x, const float *dy, float *dx, int32_t n,
+                          float a, float b)
+{
+    ATTO_SIMD
+    for (int32_t i = 0; i < n; i++) dx[i] = df(x[i], a, b) * dy[i];
+}
+
+#define X(NAME, name, parameters, a_, b_, default_a, default_b, rule)                              \
+    static void f_##name(const float *x, float *y, int32_t n, float a, float b)                    \
+    {                                                                                              \
+        map(attom_##name, x, y, n, a, b);                                                          \
+    }                                                                                              \
+    static void df_##name(const float *x, const float *dy, float *dx, int32_t n, float a, float b) \
+    {                                                                                              \
+        map_grad(attom_##name##_grad, x, dy, dx, n, a, b);                                         \
+    }
+ATTO_ACTIVATION_TABLE(X)
+#undef X
+
+typedef struct act_loops {
+    void (*f)(const float *x, float *y, int32_t n, float a, float b);
+    void (*df)(const float *x, const float *dy, float *dx, int32_t n, float a, float b);
+} act_loops;
+
+static const act_loops loops[] = {
+#define X(NAME, name, parameters, a, b, default_a, default_b, rule) { f_##name, df_##name },
+    ATTO_ACTIVATION_TABLE(X)
+#undef X
+};
+
+/* ---- blocks ---- */
+
+typedef struct act_job {
+    const struct atto_act_args *a;
+    const atto__layout *layout;
+    atto__mask mask;
+} act_job;
+
+static void forward_block(const void *job_, const block_at *at)
+{
+    const act_job *job = job_;
+    const struct atto_act_args *a = job->a;
+    float x_buffer[ATTO_BLOCK], y_buffer[ATTO_BLOCK];
+    const span to = span_of(a->y, at);
+    const float *x = load_block(span_of(a->x, at), x_buffer);
+    float *y = store_target(to, y_buffer);
+    loops[a->act.kind].f(x, y, at->n, a->act.a, a->act.b);
+    if (a->dropout > 0.0f) drop_block(y, &job->mask, job->layout, at);
+    store_block(y, to);
+}
+
+static void backward_block(const void *job_, const block_at *at)
+{
+    const act_job *job = job_;
+    const struct atto_act_args *a = job->a;
+    float x_buffer[ATTO_BLOCK], dy_buffer[ATTO_BLOCK], dx_buffer[ATTO_BLOCK];
+    const span to = span_of(a->dx, at);
+    const float *x = load_block(span_of(a->x, at), x_buffer);
+    const float *dy = load_block(span_of(a->dy, at), dy_buffer);
+    float *dx = a->add_dx ? dx_buffer : store_target(to, dx_buffer);
+    loops[a->act.kind].df(x, dy, dx, at->n, a->act.a, a->act.b);
+    if (a->dropout > 0.0f) drop_block(dx, &job->mask, job->layout, at);
+    if (a->add_dx) accumulate_block(dx, to, x_buffer);
+    store_block(dx, to);
+}
+
+atto_status ATTO_LEVEL_NAME(act_forward)(atto_device *dev, const struct atto_act_args *a,
+                                         const atto__layout *layout)
+{
+    const act_job job = { a, layout, atto__mask_of(a->dropout, a->rng) };
+    return for_each_block(dev, layout, forward_block, &job);
+}
+
+atto_status ATTO_LEVEL_NAME(act_backward)(atto_device *dev, const struct atto_act_args *a,
+                                          const atto__layout *layout)
+{
+    const act_job job = { a, layout, atto__mask_of(a->dropout, a->rng) };
+    return for_each_block(dev, layout, backward_block, &job);
+}

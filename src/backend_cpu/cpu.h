@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: MIT */
+/* The CPU backend's parts that do not depend on the instruction level. */
+#ifndef ATTO_CPU_H
+#define ATTO_CPU_H
+
+#include "device.h"
+
+/* Every level's symbols carry its name: ATTO_LEVEL_NAME(act_forward) is atto__cpu_act_forward_avx2 in
+ * the file compiled for AVX2. */
+#define ATTO_PASTE_(a, b)  a##_##b
+#define ATTO_PASTE(a, b)   ATTO_PASTE_(a, b)
+#define ATTO_LEVEL_NAME(x) ATTO_PASTE(atto__cpu_##x, ATTO_LEVEL)
+
+/* Threads for a parallel region: the option, else what OpenMP says; 1 in a forked child of the
+ * process that first opened a CPU device: it has not got its parent's threads. */
+int32_t atto__cpu_threads(const atto_device *dev);
+
+/* Table slots that are the same at every level. */
+void atto__cpu_close(atto_device *dev);
+atto_status atto__cpu_alloc(atto_device *dev, size_t bytes, void **out);
+void atto__cpu_release(atto_device *dev, void *memory);
+atto_status atto__cpu_write(atto_device *dev, void *memory, size_t offset_bytes, const void *data,
+                            size_t bytes);
+atto_status atto__cpu_read(atto_device *dev, void *memory, size_t offset_bytes, void *data,
+                           size_t bytes);
+atto_status atto__cpu_sync(atto_device *dev);
+atto_status atto__cpu_event_record(atto_device *dev, void **out);
+atto_status atto__cpu_event_elapsed(atto_device *dev, void *start, void *end, double *out_ms);
+void atto__cpu_event_destroy(atto_device *dev, void *event);
+bool atto__cpu_supports(atto_device *dev, atto_op op, atto_dtype dtype);
+
+#endif

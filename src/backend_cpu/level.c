@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: MIT */
+/* The CPU backend's table for one instruction level. A missing op is a link error. */
+#include "backend_cpu/level.h"
+
+const atto__vtable ATTO_LEVEL_NAME(vtable) = { .name = "cpu",
+                                               .close = atto__cpu_close,
+                                               .alloc = atto__cpu_alloc,
+                                               .release = atto__cpu_release,
+                                               .write = atto__cpu_write,
+                                               .read = atto__cpu_read,
+                                               .sync = atto__cpu_sync,
+                                               .copy = ATTO_LEVEL_NAME(copy),
+                                               .fill = ATTO_LEVEL_NAME(fill),
+                                               .event_record = atto__cpu_event_record,
+                                               .event_elapsed = atto__cpu_event_elapsed,
+                                               .event_destroy = atto__cpu_event_destroy,
+                                               .supports = atto__cpu_supports,
+#define X(op, OP, layout, autocast, in_place, random, data_errors) \
+    .op##_forward = ATTO_LEVEL_NAME(op##_forward), .op##_backward = ATTO_LEVEL_NAME(op##_backward),
+                                               ATTO_OP_TABLE(X)
+#undef X
+};

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: MIT */
+/* Elementwise launches: which walk the tensors allow, and the arguments that belong to it. */
+#ifndef ATTO_ELEMENTWISE_H
+#define ATTO_ELEMENTWISE_H
+
+#include "launch.h"
+#include "rng.h"
+
+/* How one launch goes over its tensors. */
+typedef struct atto__walk {
+    atto__form form;
+    int32_t run; /* elements a work-item takes (of a dense walk: of a vector) */
+    int64_t runs;
+    int64_t size[4]; /* runs, not elements, in the last */
+    const atto__layout *layout;
+} atto__walk;
+
+/* Dense or vectors where strides and offsets allow vectors of that many elements, else elements. */
+atto__form atto__walk_form(const atto_tensor *const *tensors, int32_t count,
+                           const atto__layout *layout, int32_t vector);
+
+atto__walk atto__walk_of(const atto__layout *layout, atto__form form, int32_t run);
+
+/* Arguments in the order of the kernels: n for a dense walk, ATTO_WALK_PARAMETERS and one stride
+ * vector for each tensor otherwise. */
+void atto__arg_walk(atto__args *args, const atto__walk *walk, const atto_tensor *const *tensors,
+                    int32_t count);
+
+int64_t atto__walk_groups(const atto_device *dev, const atto__walk *walk);
+
+#define ATTO_ELEMENTWISE_TENSORS 3
+
+/* A call of a family whose kernels have the parameters: tensors, walk, the op's own, dropout. */
+typedef struct atto__elementwise {
+    const char *file;   /* "act.cl" */
+    const char *kernel; /* "atto_act_forward" */
+    const char *act;    /* activation name, or NULL */
+    const atto_tensor *tensors[ATTO_ELEMENTWISE_TENSORS];
+    int32_t count;
+    const atto__layout *layout;
+    atto__args own;
+    float p; /* dropout; 0 = none */
+    atto_rng rng;
+} atto__elementwise;
+
+atto_status atto__elementwise_launch(atto_device *dev, const atto__elementwise *call);
+
+#endif

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: MIT */
+/* Checks that several families share. */
+#include "layers/checks.h"
+
+#include "layout.h"
+
+atto_status atto__probability_check(const char *what, float p, const atto_rng *rng)
+{
+    ATTO_REQUIRE(p >= 0.0f && p <= 1.0f, ATTO_E_ARGUMENT,
+                 "%s: the dropout probability is %g, expected 0 to 1", what, (double)p);
+    ATTO_REQUIRE(rng->kind == ATTO_RNG_PHILOX || rng->kind == ATTO_RNG_TRITON, ATTO_E_ARGUMENT,
+                 "%s: %d is no kind of random generator", what, (int)rng->kind);
+    return ATTO_OK;
+}
+
+atto_status atto__elementwise_check(const char *what, const char *in_name, const atto_tensor *in,
+                                    const char *out_name, const atto_tensor *out)
+{
+    char got[ATTO_SHAPE_TEXT], wanted[ATTO_SHAPE_TEXT];
+    ATTO_REQUIRE(atto__shape_same(in, out), ATTO_E_SHAPE, "%s: %s is %s, expected %s's %s", what,
+                 out_name, atto__shape_text(out, got), in_name, atto__shape_text(in, wanted));
+    ATTO_REQUIRE(in->dtype == ATTO_F32 || in->dtype == ATTO_F16 || in->dtype == ATTO_BF16,
+                 ATTO_E_DTYPE, "%s: %s is %s, expected f32, f16 or bf16", what, in_name,
+                 atto_dtype_name(in->dtype));
+    ATTO_REQUIRE(out->dtype == in->dtype, ATTO_E_DTYPE, "%s: %s is %s, expected %s's %s", what,
+                 out_name, atto_dtype_name(out->dtype), in_name, atto_dtype_name(in->dtype));
+    return ATTO_OK;
+}

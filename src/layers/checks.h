@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: MIT */
+/* Checks that several families share. what names the call: "act_forward". */
+#ifndef ATTO_LAYERS_CHECKS_H
+#define ATTO_LAYERS_CHECKS_H
+
+#include "run.h"
+
+/* The kind exists and its two numbers are legal (act.c). */
+atto_status atto__activation_check(const char *what, atto_activation act);
+
+/* A dropout probability: 0 <= p <= 1, not NaN; the generator exists. */
+atto_status atto__probability_check(const char *what, float p, const atto_rng *rng);
+
+/* out has the shape and dtype of in, which is f32, f16 or bf16. */
+atto_status atto__elementwise_check(const char *what, const char *in_name, const atto_tensor *in,
+                                    const char *out_name, const atto_tensor *out);
+
+#endif

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: MIT */
+/* Arithmetic on views: validity, extents, overlap, and merging of dimensions. No device needed. */
+#ifndef ATTO_LAYOUT_H
+#define ATTO_LAYOUT_H
+
+#include "device.h"
+
+/* Tensors of one op, at most. */
+#define ATTO_MAX_TENSORS 24
+
+/* Elements from the view's first to one past its last; 0 when empty. Needs a valid view. */
+int64_t atto__extent(const atto_tensor *t);
+
+/* Rank, dtype, sizes, strides and offset are legal and their products fit in 63 bits. what names the
+ * tensor in the message ("act_forward: x"). */
+atto_status atto__shape_check(const atto_tensor *t, const char *what);
+
+/* And the view lies inside its buffer, which only an empty one may lack. */
+atto_status atto__view_check(const atto_tensor *t, const char *what);
+
+/* No element is reached twice. Exact for strides that nest, otherwise on the safe side. */
+bool atto__view_distinct(const atto_tensor *t);
+
+/* The two views are one: same buffer, dtype, offset, shape and (where the size is not 1) strides.
+ */
+bool atto__view_same(const atto_tensor *a, const atto_tensor *b);
+
+/* Some byte belongs to both. Exact when the strides are equal, otherwise on the safe side. */
+bool atto__view_overlap(const atto_tensor *a, const atto_tensor *b);
+
+bool atto__shape_same(const atto_tensor *a, const atto_tensor *b);
+
+/* Writes "[2,3,4]" into text (at least 8 * 21 + 3 bytes) and returns it. */
+#define ATTO_SHAPE_TEXT 176
+const char *atto__shape_text(const atto_tensor *t, char *text);
+
+/* Merges the dimensions of n equally shaped, non-empty tensors in place (their rank, shape and
+ * stride change) and describes the walk. The first tensor decides the order of dimensions; pass an
+ * output there. by_index also keeps the logical index walkable. Result rank may exceed
+ * ATTO_MERGED_RANK: then false is returned, and the tensors are as they were. */
+bool atto__layout_merge(atto_tensor *const *tensors, int32_t n, bool by_index, bool force_wide,
+                        atto__layout *out);
+
+#endif

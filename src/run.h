@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: MIT */
+/* The one way from a public op to a backend. */
+#ifndef ATTO_RUN_H
+#define ATTO_RUN_H
+
+#include "layout.h"
+
+typedef enum atto__direction { ATTO_FORWARD, ATTO_BACKWARD } atto__direction;
+
+/* What a tensor field is to its op; the bits behind the role names of tables.h. */
+enum {
+    ATTO_FIELD_READ_FORWARD = 1,
+    ATTO_FIELD_WRITE_FORWARD = 2,
+    ATTO_FIELD_READ_BACKWARD = 4,
+    ATTO_FIELD_WRITE_BACKWARD = 8,
+    ATTO_FIELD_OPTIONAL_FORWARD = 16,
+    ATTO_FIELD_OPTIONAL_BACKWARD = 32,
+
+    ATTO_ROLE_IN = ATTO_FIELD_READ_FORWARD | ATTO_FIELD_READ_BACKWARD,
+    ATTO_ROLE_IN_FWD = ATTO_FIELD_READ_FORWARD,
+    ATTO_ROLE_OUT = ATTO_FIELD_WRITE_FORWARD,
+    ATTO_ROLE_DIN = ATTO_FIELD_READ_BACKWARD,
+    ATTO_ROLE_DOUT = ATTO_FIELD_WRITE_BACKWARD | ATTO_FIELD_OPTIONAL_BACKWARD
+};
+
+typedef struct atto__field {
+    const char *name;
+    int32_t role;
+    size_t offset;     /* of the tensor pointer in the args struct */
+    size_t add_offset; /* of the bool add_<field>; 0 when there is none */
+} atto__field;
+
+/* A row of the op table as data. */
+typedef struct atto__op_info {
+    const char *name;
+    size_t args_bytes;
+    size_t reserved_offset; /* of the args struct's reserved words */
+    const atto__field *(*fields)(int32_t *count);
+    bool elementwise;
+    bool in_place;
+    bool data_errors;
+    /* Whether this call draws random numbers. */
+    bool (*draws)(const void *args);
+    atto_status (*check)(const void *args, atto__direction direction);
+    atto_status (*call)(const atto__vtable *vt, atto__direction direction, atto_device *dev,
+                        const void *args, const atto__layout *layout);
+} atto__op_info;
+
+const atto__op_info *atto__op(atto_op op);
+
+/* Shapes, dtypes and numbers of a call whose required tensors are there; src/layers/<family>.c. */
+#define X(op, OP, layout, autocast, in_place, random, data_errors) \
+    atto_status atto__##op##_check(const struct atto_##op##_args *a, atto__direction direction);
+ATTO_OP_TABLE(X)
+#undef X
+
+/* Room for the arguments of any op. */
+typedef union atto__any_args {
+#define X(op, OP, layout, autocast, in_place, random, data_errors) struct atto_##op##_args op;
+    ATTO_OP_TABLE(X)
+#undef X
+} atto__any_args;
+
+/* The tensor pointer of a field. */
+static inline const atto_tensor **atto__field_of(void *args, const atto__field *field)
+{
+    return (const atto_tensor **)((char *)args + field->offset);
+}
+
+/* Whether the field is read or written in that direction. */
+bool atto__field_reads(const atto__field *field, const void *args, atto__direction direction);
+bool atto__field_writes(const atto__field *field, atto__direction direction);
+
+/* Checks everything, answers empty calls, packs what the backend cannot walk, calls the backend,
+ * and falls back to the CPU when a kernel cannot be built. */
+atto_status atto__run(atto_device *dev, atto_op op, atto__direction direction, const void *args);
+
+/* fallback.c: the same call on the CPU backend, through host copies of the tensors' memory. args and
+ * layout are what the device's own backend would have got. */
+atto_status atto__fallback(atto_device *dev, atto_op op, atto__direction direction,
+                           const void *args, const atto__layout *layout);
+
+#endif

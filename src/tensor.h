@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: MIT */
+/* What run.c and fallback.c need of tensor.c. */
+#ifndef ATTO_TENSOR_H
+#define ATTO_TENSOR_H
+
+#include "device.h"
+
+/* dst = src on one device, any rank: checks are done. Walks that do not merge to ATTO_MERGED_RANK
+ * dimensions become several launches. */
+atto_status atto__copy(atto_device *dev, const atto_tensor *dst, const atto_tensor *src);
+
+#endif

@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: MIT */
+/* Writes options from knobs, and searches a small set of variants that covers every pair of them.
+ */
+#include "variants.h"
+
+#include <string.h>
+
+/* ---- options ---- */
+
+/* Text that grows at its end; what does not fit is cut, which a test notices by the missing knob.
+ */
+typedef struct text {
+    char *at, *end;
+} text;
+
+static void put(text *t, const char *piece)
+{
+    const size_t length = strlen(piece), room = (size_t)(t->end - t->at);
+    const size_t n = length < room ? length : room;
+    memcpy(t->at, piece, n);
+    t->at += n;
+    *t->at = '\0';
+}
+
+static void put_number(text *t, int32_t value)
+{
+    char digits[12];
+    char *at = digits + sizeof digits - 1;
+    *at = '\0';
+    do *--at = (char)('0' + value % 10);
+    while ((value /= 10) > 0);
+    put(t, at);
+}
+
+static void put_value(text *t, const char *knob, const char *value)
+{
+    put(t, " -DATTO_");
+    put(t, knob);
+    put(t, "=");
+    put(t, value);
+}
+
+static void put_knob(text *t, const char *knob, int32_t value)
+{
+    put_value(t, knob, "");
+    put_number(t, value);
+}
+
+/* The whole function name: the bare one may be a macro of the compiler's (PoCL: tanh). */
+static void put_act(text *t, const char *act)
+{
+    put_value(t, "ACT", "attom_");
+    put(t, act);
+}
+
+/* Names the kernel and starts its options with the guard that leaves out the file's others. */
+static text begin(atto__variant *out, const char *file, const char *kernel, const char *suffix)
+{
+    text name = { out->kernel, out->kernel + sizeof out->kernel - 1 };
+    text options = { out->options, out->options + sizeof out->options - 1 };
+    out->file = file;
+    put(&name, kernel);
+    put(&name, suffix);
+    put(&options, "-DATTO_ONE_KERNEL -DATTO_KERNEL_");
+    put(&options, out->kernel);
+    return options;
+}
+
+static void put_walk(text *t, atto__form form, int32_t run, bool wide)
+{
+    put_knob(t, "INDEX", wide ? 64 : 32);
+    if (form == ATTO_FORM_DENSE) {
+        put_knob(t, "ITEMS", ATTO_DENSE_ITEMS);
+    } else {
+        put_knob(t, "RUN", run);
+        put_knob(t, "VECTORS", form == ATTO_FORM_VECTORS);
+    }
+}
+
+static const char *suffix_of(atto__form form)
+{
+    return form == ATTO_FORM_DENSE ? "" : "_strided";
+}
+
+int32_t atto__vector_elements(atto_dtype dtype)
+{
+    return 16 / (int32_t)atto_dtype_size(dtype);
+}
+
+int32_t atto__run_elements(atto_dtype dtype, atto__form form)
+{
+    if (form == ATTO_FORM_ELEMENTS) return 1;
+    return form == ATTO_FORM_RUNS ? 4 : atto__vector_elements(dtype);
+}
+
+void atto__elementwise_variant(const atto__elementwise_knobs *k, atto__variant *out)
+{
+    text t = begin(out, k->file, k->kernel, suffix_of(k->form));
+    put_value(&t, "DTYPE", atto_dtype_name(k->dtype));
+    if (k->act) put_act(&t, k->act);
+    put_knob(&t, "DROPOUT", k->dropout);
+    put_walk(&t, k->form, atto__run_elements(k->dtype, k->form), k->wide);
+}
+
+int32_t atto__copy_elements(atto_dtype from, atto_dtype to)
+{
+    return atto__vector_elements(atto_dtype_size(from) < atto_dtype_size(to) ? from : to);
+}
+
+static const char *word_of(atto_dtype dtype)
+{
+    const size_t bytes = atto_dtype_size(dtype);
+    return bytes == 2 ? "u16" : bytes == 4 ? "u32" : "u64";
+}
+
+void atto__copy_variant(atto_dtype from, atto_dtype to, atto__form form, bool wide,
+                        atto__variant *out)
+{
+    text t = begin(out, "tensor.cl", "atto_copy", suffix_of(form));
+    put_value(&t, "FROM", from == to ? word_of(from) : atto_dtype_name(from));
+    put_value(&t, "TO", from == to ? word_of(to) : atto_dtype_name(to));
+    put_walk(&t, form, form == ATTO_FORM_ELEMENTS ? 1 : atto__copy_elements(from, to), wide);
+}
+
+void atto__fill_variant(atto_dtype to, atto__form form, bool wide, atto__variant *out)
+{
+    text t = begin(out, "tensor.cl", "atto_fill", suffix_of(form));
+    put_value(&t, "FROM", word_of(to));
+    put_value(&t, "TO", word_of(to));
+    put_walk(&t, form, form == ATTO_FORM_ELEMENTS ? 1 : atto__vector_elements(to), wide);
+}
+
+void atto__probe_variant(atto__variant *out)
+{
+    begin(out, "probe.cl", "atto_probe", "");
+}
+
+/* ---- the test set ---- */
+
+#define MAX_AXES   6
+#define MAX_VALUES 64 /* of all axes together */
+
+/* The knobs of one group of kernels: axis i takes values 0 .. sizes[i] - 1. make writes the variant
+ * (if out is not NULL) and tells whether those values can occur together. */
+typedef struct plan {
+    const char *family;
+    int32_t axes;
+    int32_t sizes[MAX_AXES];
+    bool (*make)(const int32_t *values, atto__variant *out);
+} plan;
+
+static const atto_dtype float_dtypes[] = { ATTO_F32, ATTO_F16, ATTO_BF16 };
+static const atto_dtype all_dtypes[] = { ATTO_F32, ATTO_F16, ATTO_BF16, ATTO_I32, ATTO_I64 };
+static const atto_dtype word_dtypes[] = { ATTO_F16, ATTO_F32, ATTO_I64 };
+
+static bool make_elementwise(const atto__elementwise_knobs *knobs, atto__variant *out)
+{
+    if (knobs->form == ATTO_FORM_RUNS && knobs->dropout != ATTO_DROPOUT_PHILOX) return false;
+    if (out) atto__elementwise_variant(knobs, out);
+    return true;
+}
+
+/* Axes: direction, form, dtype, dropout, index, activation. */
+static bool make_act(const int32_t *v, atto__variant *out)
+{
+    const atto__elementwise_knobs knobs = {
+        .file = "act.cl",
+        .kernel = v[0] == 0 ? "atto_act_forward" : "atto_act_backward",
+        .act = atto_activation_name((atto_activation_kind)v[5]),
+        .dtype = float_dtypes[v[2]],
+        .dropout = (atto__dropout_knob)v[3],
+        .form = (atto__form)v[1],
+        .wide = v[4] == 1,
+    };
+    return make_elementwise(&knobs, out);
+}
+
+/* Axes: direction, form, dtype, dropout, index. */
+static bool make_dropout(const int32_t *v, atto__variant *out)
+{
+    const atto__elementwise_knobs knobs = {
+        .file = "dropout.cl",
+        .kernel = v[0] == 0 ? "atto_dropout_forward" : "atto_dropout_backward",
+        .dtype = float_dtypes[v[2]],
+        .dropout = (atto__dropout_knob)v[3],
+        .form = (atto__form)v[1],
+        .wide = v[4] == 1,
+    };
+    return make_elementwise(&knobs, out);
+}
+
+/* Axes: from, to, form, index. */
+static bool make_copy(const int32_t *v, atto__variant *out)
+{
+    const bool moves_dense = v[0] == v[1] && v[2] == ATTO_FORM_DENSE; /* clEnqueueCopyBuffer */
+    if (moves_dense || v[2] == ATTO_FORM_RUNS) return false;
+    if (out)
+        atto__copy_variant(all_dtypes[v[0]], all_dtypes[v[1]], (atto__form)v[2], v[3] == 1, out);
+    return true;
+}
+
+/* Axes: word, form, index. */
+static bool make_fill(const int32_t *v, atto__variant *out)
+{
+    if (v[1] != ATTO_FORM_VECTORS && v[1] != ATTO_FORM_ELEMENTS) return false;
+    if (out) atto__fill_variant(word_dtypes[v[0]], (atto__form)v[1], v[2] == 1, out);
+    return true;
+}
+
+static bool make_probe(const int32_t *v, atto__variant *out)
+{
+    (void)v;
+    if (out) atto__probe_variant(out);
+    return true;
+}
+
+static const plan plans[] = {
+    { "act", 6, { 2, ATTO_FORM_COUNT, 3, ATTO_DROPOUT_COUNT, 2, ATTO_ACT_COUNT }, make_act },
+    { "dropout", 5, { 2, ATTO_FORM_COUNT, 3, ATTO_DROPOUT_COUNT, 2 }, make_dropout },
+    { "tensor", 4, { 5, 5, ATTO_FORM_COUNT, 2 }, make_copy },
+    { "tensor", 3, { 3, ATTO_FORM_COUNT, 2 }, make_fill },
+    { "probe", 1, { 1 }, make_probe },
+};
+
+/* Pairs of values that no chosen variant has yet. An axis is paired with itself too, so that a
+ * plan of one axis works. */
+typedef struct pairs {
+    bool open[MAX_VALUES][MAX_VALUES];
+} pairs;
+
+/* The next combination in counting order; false after the last. */
+static bool advance(const plan *p, int32_t *values)
+{
+    for (int32_t i = 0; i < p->axes; i++) {
+        if (++values[i] < p->sizes[i]) return true;
+        values[i] = 0;
+    }
+    return false;
+}
+
+/* Counts the open pairs that a combination has; sets them all to state if change. */
+static int32_t visit_pairs(const plan *p, pairs *all, const int32_t *values, bool change,
+                           bool state)
+{
+    int32_t count = 0, row = 0;
+    for (int32_t i = 0; i < p->axes; row += p->sizes[i++]) {
+        int32_t column = row;
+        for (int32_t j = i; j < p->axes; column += p->sizes[j++]) {
+            bool *open = &all->open[row + values[i]][column + values[j]];
+            count += *open;
+            if (change) *open = state;
+        }
+    }
+    return count;
+}
+
+static void open_possible_pairs(const plan *p, pairs *all)
+{
+    int32_t values[MAX_AXES] = { 0 };
+    memset(all, 0, sizeof *all);
+    do
+        if (p->make(values, NULL)) visit_pairs(p, all, values, true, true);
+    while (advance(p, values));
+}
+
+/* The first combination with the most open pairs; returns their number. */
+static int32_t best_combination(const plan *p, pairs *all, int32_t *best)
+{
+    int32_t values[MAX_AXES] = { 0 }, most = 0;
+    do {
+        if (!p->make(values, NULL)) continue;
+        const int32_t count = visit_pairs(p, all, values, false, false);
+        if (count > most) memcpy(best, values, sizeof values);
+        most = count > most ? count : most;
+    } while (advance(p, values));
+    return most;
+}
+
+static int32_t cover(const plan *p, atto__variant *out, int32_t capacity)
+{
+    pairs all;
+    int32_t count = 0, values[MAX_AXES];
+    open_possible_pairs(p, &all);
+    while (best_combination(p, &all, values) > 0) {
+        visit_pairs(p, &all, values, true, false);
+        if (count < capacity) p->make(values, &out[count]);
+        count++;
+    }
+    return count;
+}
+
+int32_t atto__variants(const char *family, atto__variant *out, int32_t capacity)
+{
+    int32_t count = 0;
+    for (size_t i = 0; ATTO_WITH_OPENCL && i < sizeof plans / sizeof plans[0]; i++) {
+        if (family && strcmp(family, plans[i].family) != 0) continue;
+        const int32_t room = count < capacity ? capacity - count : 0;
+        count += cover(&plans[i], room > 0 ? out + count : NULL, room);
+    }
+    return count;
+}

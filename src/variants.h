@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: MIT */
+/* Kernel variants: the knobs of each family as compiler options, and the set that tests build.
+ *
+ * The OpenCL backend makes its options here and nowhere else, so what the tests and the portability
+ * gate compile is what a device gets. Nothing here needs OpenCL. */
+#ifndef ATTO_VARIANTS_H
+#define ATTO_VARIANTS_H
+
+#include <attocl/act.h>
+
+/* One program: compile file with options, take kernel out of it. The device adds its -cl-std and
+ * -DATTO_WG=<work-group size>. */
+typedef struct atto__variant {
+    const char *file;
+    char kernel[64];
+    char options[256];
+} atto__variant;
+
+/* How a kernel walks its tensors. All but the first take sizes and strides as arguments. */
+typedef enum atto__form {
+    ATTO_FORM_DENSE,    /* every stride 1, every offset at 16 bytes */
+    ATTO_FORM_VECTORS,  /* 16-byte vectors along the innermost dimension */
+    ATTO_FORM_ELEMENTS, /* one element a work-item, any strides */
+    ATTO_FORM_RUNS,     /* four elements a work-item that share one Philox counter, any strides */
+    ATTO_FORM_COUNT
+} atto__form;
+
+/* 16-byte vectors a work-item of a dense kernel takes (ATTO_ITEMS in the kernels). */
+#define ATTO_DENSE_ITEMS 2
+
+typedef enum atto__dropout_knob {
+    ATTO_DROPOUT_NONE,
+    ATTO_DROPOUT_PHILOX,
+    ATTO_DROPOUT_TRITON,
+    ATTO_DROPOUT_COUNT
+} atto__dropout_knob;
+
+/* Knobs of an elementwise family. */
+typedef struct atto__elementwise_knobs {
+    const char *file;   /* "act.cl" */
+    const char *kernel; /* "atto_act_forward"; walks with strides add "_strided" */
+    const char *act;    /* name of the activation, or NULL where there is none */
+    atto_dtype dtype;
+    atto__dropout_knob dropout;
+    atto__form form;
+    bool wide;
+} atto__elementwise_knobs;
+
+/* Elements of a 16-byte vector. */
+int32_t atto__vector_elements(atto_dtype dtype);
+
+/* Elements a work-item takes along the innermost dimension. */
+int32_t atto__run_elements(atto_dtype dtype, atto__form form);
+
+void atto__elementwise_variant(const atto__elementwise_knobs *knobs, atto__variant *out);
+
+/* tensor.cl. Equal dtypes move words; the vectors of a copy hold 16 bytes of the smaller dtype. */
+int32_t atto__copy_elements(atto_dtype from, atto_dtype to);
+void atto__copy_variant(atto_dtype from, atto_dtype to, atto__form form, bool wide,
+                        atto__variant *out);
+void atto__fill_variant(atto_dtype to, atto__form form, bool wide, atto__variant *out);
+
+/* probe.cl. */
+void atto__probe_variant(atto__variant *out);
+
+/**
+ * The test set: for each family every pair of knob values that can occur together, in as few
+ * variants as a greedy search finds, at most 100.
+ *
+ * @param family    "act", "tensor", ...; NULL for all
+ * @param out       filled up to capacity; may be NULL when capacity is 0
+ * Returns          how many there are, also when that is more than capacity; 0 for an unknown
+ *                  family and in a library built without OpenCL
+ */
+int32_t atto__variants(const char *family, atto__variant *out, int32_t capacity);
+
+#endif

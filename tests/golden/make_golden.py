@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Writes the golden files of tests/golden/ with PyTorch on a CPU, in float64.
+
+    python3 make_golden.py --out tests/golden
+
+act.txt: every activation and its gradient on one grid of inputs that are exact in float32. Lines:
+
+    # comment
+    torch VERSION
+    inputs N                  then N lines "x dy"
+    act NAME A B              then N lines "y dx1 dx": dx1 for dy = 1, dx for the dy of the grid
+
+NAME, A and B are those of ATTO_ACTIVATION_TABLE; A and B are exact in float32 too. Numbers are the
+shortest decimals that read back as the same double.
+"""
+import argparse
+import math
+import os
+import random
+import struct
+import sys
+
+import torch
+import torch.nn.functional as F
+
+WANTED_TORCH = "2.11"
+
+
+def f32(value):
+    """The nearest float32, as a float."""
+    return struct.unpack("<f", struct.pack("<f", value))[0]
+
+
+def step_f32(value, direction):
+    """The float32 next to value, upwards (+1) or downwards (-1)."""
+    if value == 0.0:
+        return direction * 2.0**-149
+    bits = struct.unpack("<i", struct.pack("<f", value))[0]
+    bits += direction if value > 0 else -direction
+    return struct.unpack("<f", struct.pack("<i", bits))[0]
+
+
+# name, a, b, function of a float64 tensor. Defaults first, then other parameters.
+ACTIVATIONS = [
+    ("identity", 0, 0, lambda x, a, b: x * 1.0),
+    ("sigmoid", 0, 0, lambda x, a, b: torch.sigmoid(x)),
+    ("logsigmoid", 0, 0, lambda x, a, b: F.logsigmoid(x)),
+    ("tanh", 0, 0, lambda x, a, b: torch.tanh(x)),
+    ("relu", 0, 0, lambda x, a, b: F.relu(x)),
+    ("gelu", 0, 0, lambda x, a, b: F.gelu(x)),
+    ("gelu_tanh", 0, 0, lambda x, a, b: F.gelu(x, approximate="tanh")),
+    ("silu", 0, 0, lambda x, a, b: F.silu(x)),
+    ("relu6", 0, 0, lambda x, a, b: F.relu6(x)),
+    ("hardsigmoid", 0, 0, lambda x, a, b: F.hardsigmoid(x)),
+    ("hardtanh", -1, 1, lambda x, a, b: F.hardtanh(x, a, b)),
+    ("hardswish", 0, 0, lambda x, a, b: F.hardswish(x)),
+    ("selu", 0, 0, lambda x, a, b: F.selu(x)),
+    ("mish", 0, 0, lambda x, a, b: F.mish(x)),
+    ("softplus", 1, 20, lambda x, a, b: F.softplus(x, a, b)),
+    ("softsign", 0, 0, lambda x, a, b: F.softsign(x)),
+    ("tanhshrink", 0, 0, lambda x, a, b: F.tanhshrink(x)),
+    ("leaky_relu", 0.01, 0, lambda x, a, b: F.leaky_relu(x, a)),
+    ("elu", 1, 0, lambda x, a, b: F.elu(x, a)),
+    ("celu", 1, 0, lambda x, a, b: F.celu(x, a)),
+    ("hardshrink", 0.5, 0, lambda x, a, b: F.hardshrink(x, a)),
+    ("softshrink", 0.5, 0, lambda x, a, b: F.softshrink(x, a)),
+    ("hardtanh", -0.25, 3, lambda x, a, b: F.hardtanh(x, a, b)),
+    ("softplus", 5, 20, lambda x, a, b: F.softplus(x, a, b)),
+    ("softplus", 0.5, 3, lambda x, a, b: F.softplus(x, a, b)),
+    ("leaky_relu", 0.3, 0, lambda x, a, b: F.leaky_relu(x, a)),
+    ("leaky_relu", -0.5, 0, lambda x, a, b: F.leaky_relu(x, a)),
+    ("elu", 0.7, 0, lambda x, a, b: F.elu(x, a)),
+    ("elu", 2, 0, lambda x, a, b: F.elu(x, a)),
+    ("celu", 0.5, 0, lambda x, a, b: F.celu(x, a)),
+    ("celu", 2.5, 0, lambda x, a, b: F.celu(x, a)),
+    ("hardshrink", 1.5, 0, lambda x, a, b: F.hardshrink(x, a)),
+    ("softshrink", 0, 0, lambda x, a, b: F.softshrink(x, a)),
+    ("softshrink", 1.5, 0, lambda x, a, b: F.softshrink(x, a)),
+]
+
+
+def act_inputs():
+    """Kinks and their neighbours, every magnitude, both signs, and what is not a number."""
+    kinks = [0.25, 0.5, 1.0, 1.5, 3.0, 4.0, 6.0, 20.0]
+    sizes = [1e-45, 1e-40, 1e-30, 1e-12, 1e-7, 1e-5, 1e-3, 0.01, 0.1, 0.75, 2.0, 2.5, 5.0, 8.0,
+             9.0, 12.0, 16.0, 17.0, 22.0, 23.0, 25.0, 50.0, 87.0, 88.0, 89.0, 90.0, 100.0, 120.0,
+             1000.0, 1e10, 3e38]
+    positive = set(f32(v) for v in sizes)
+    for kink in kinks:
+        positive.update([step_f32(kink, -1), kink, step_f32(kink, 1)])
+    finite = [-v for v in sorted(positive, reverse=True)] + [-0.0, 0.0] + sorted(positive)
+    return finite + [math.inf, -math.inf, math.nan]
+
+
+def act_evaluate(function, a, b, x, dy):
+    """y, and dx for the upstream gradient dy, of one tensor."""
+    leaf = x.clone().requires_grad_(True)
+    y = function(leaf, a, b)
+    (dx,) = torch.autograd.grad(y, leaf, dy)
+    return y.detach().tolist(), dx.tolist()
+
+
+def close(p, q):
+    """Equal up to the rounding of a few double operations."""
+    if math.isnan(p) or math.isnan(q) or math.isinf(p) or math.isinf(q):
+        return p == q or (math.isnan(p) and math.isnan(q))
+    return abs(p - q) <= 1e-13 * max(abs(p), abs(q)) + 1e-300
+
+
+def check_tails(name, whole, function, a, b, xs, dys):
+    """PyTorch has a vector loop and a scalar tail. Elements where they differ are reported."""
+    notes = []
+    for i, x in enumerate(xs):
+        y, dx = act_evaluate(function, a, b, torch.tensor([x], dtype=torch.float64),
+                             torch.tensor([dys[i]], dtype=torch.float64))
+        for what, one, many in (("y", y[0], whole[0][i]), ("dx", dx[0], whole[1][i])):
+            if not close(one, many):
+                notes.append(f"# {name} {a!r} {b!r}: {what}({x!r}) is {many!r} in a vector, "
+                             f"{one!r} alone")
+    return notes
+
+
+def write_act(out):
+    """Writes act.txt; returns its path."""
+    xs = act_inputs()
+    rng = random.Random(2011)
+    dys = [rng.choice((-1, 1)) * rng.randint(1, 128) / 64 for _ in xs]
+    x = torch.tensor(xs, dtype=torch.float64)
+    dy = torch.tensor(dys, dtype=torch.float64)
+    ones = torch.ones_like(x)
+    lines = ["# Activations and their gradients in float64, made by tests/golden/make_golden.py.",
+             f"torch {torch.__version__}", f"inputs {len(xs)}"]
+    lines += [f"{p!r} {q!r}" for p, q in zip(xs, dys)]
+    notes = []
+    for name, a, b, function in ACTIVATIONS:
+        a, b = f32(a), f32(b)
+        y, dx1 = act_evaluate(function, a, b, x, ones)
+        again, dx = act_evaluate(function, a, b, x, dy)
+        assert repr(y) == repr(again), name
+        notes += check_tails(name, (y, dx), function, a, b, xs, dys)
+        lines.append(f"act {name} {a!r} {b!r}")
+        lines += [f"{p!r} {q!r} {r!r}" for p, q, r in zip(y, dx1, dx)]
+    path = os.path.join(out, "act.txt")
+    with open(path, "w", encoding="ascii", newline="\n") as file:
+        file.write("\n".join(lines + notes) + "\n")
+    for note in notes:
+        print(note, file=sys.stderr)
+    return path
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", default=os.path.dirname(os.path.abspath(__file__)),
+                        help="folder to write to (default: that of this script)")
+    parser.add_argument("--any-version", action="store_true",
+                        help=f"run with a PyTorch other than {WANTED_TORCH}")
+    arguments = parser.parse_args()
+    if not torch.__version__.startswith(WANTED_TORCH + ".") and not arguments.any_version:
+        parser.error(f"PyTorch is {torch.__version__}, the golden files come from {WANTED_TORCH}")
+    os.makedirs(arguments.out, exist_ok=True)
+    for write in (write_act,):
+        path = write(arguments.out)
+        print(f"{path}: {os.path.getsize(path)} bytes")
+
+
+if __name__ == "__main__":
+    main()

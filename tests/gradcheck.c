@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: MIT */
+/* Judges the oracle itself: derivatives by central differences, random numbers and conversions by
+ * published values. Nothing of src/ decides here. */
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#include "atto_test.h"
+
+static void oracle_has_a_row_for_every_activation(void **state)
+{
+    (void)state;
+    static const char *const names[] = {
+#define X(NAME, name, parameters, a, b, default_a, default_b, rule) #name,
+        ATTO_ACTIVATION_TABLE(X)
+#undef X
+    };
+    for (int kind = 0; kind < ATTO_ACT_COUNT; kind++) {
+        assert_non_null(oracle_act_of((atto_activation_kind)kind)->name);
+        assert_string_equal(oracle_act_of((atto_activation_kind)kind)->name, names[kind]);
+        assert_string_equal(atto_activation_name((atto_activation_kind)kind), names[kind]);
+    }
+}
+
+/* |f(x + h) - f(x - h)| / 2h - f'(x) = h^2 f'''/6 + rounding of f / h. The third derivative of
+ * every activation here stays below 6 (the steepest is celu with alpha 0.5: e^(x/a)/a^2 <= 4), and
+ * h = cbrt(eps) balances the two terms. */
+static void check_derivative(atto_activation act, double x)
+{
+    const oracle_act *o = oracle_act_of(act.kind);
+    const double h = cbrt(DBL_EPSILON) * fmax(1.0, fabs(x));
+    if (oracle_act_kink_distance(act, x) <= h) return;
+    const double up = x + h, down = x - h; /* the exact points after rounding */
+    const double slope = (o->f(up, act.a, act.b) - o->f(down, act.a, act.b)) / (up - down);
+    const double wanted = o->df(x, act.a, act.b);
+    const double allowed =
+        h * h * 6.0 / 6.0 + 4.0 * DBL_EPSILON * (fabs(o->f(x, act.a, act.b)) + 1.0) / h;
+    if (fabs(slope - wanted) > allowed)
+        fail_msg("%s(%g, %g) at %.17g: derivative %.17g, central difference %.17g, allowed +-%.3g",
+                 o->name, act.a, act.b, x, wanted, slope, allowed);
+}
+
+static void oracle_derivatives_match_differences(void **state)
+{
+    (void)state;
+    atto_activation acts[TEST_ACTIVATIONS_MAX];
+    const int n = test_activations(acts);
+    for (int i = 0; i < n; i++) {
+        uint64_t seed = 1000 + (uint64_t)i;
+        for (int k = -480; k <= 480; k++) check_derivative(acts[i], k / 16.0);
+        for (int k = 0; k < 500; k++)
+            check_derivative(acts[i], (double)(test_random(&seed) >> 11) * 0x1p-53 * 40.0 - 20.0);
+    }
+}
+
+/* First words of Philox4x32-10 for key = seed, counter = (index, 0, 0, 0), and the uniform numbers
+ * that Triton makes of them (Triton 3.0's tl.rand). */
+static const struct {
+    uint64_t seed;
+    uint32_t index, word;
+    float uniform;
+} philox_rows[] = {
+    { 0, 0, 0x6627e8d5, 0.798092902f },     { 0, 1, 0xf8e4cca4, 0.0555175915f },
+    { 0, 2, 0x04faa329, 0.0388988405f },    { 0, 2147483647, 0x5fb3fbfe, 0.747680128f },
+    { 1, 0, 0xe3e80670, 0.219481632f },     { 1, 1023, 0xd5187396, 0.33519128f },
+    { 42, 0, 0x9ceaf053, 0.774080157f },    { 42, 3, 0xbac70475, 0.540801406f },
+    { 65535, 2, 0x839df0a0, 0.971742511f }, { 65535, 2147483647, 0xca976471, 0.417254835f },
+};
+
+static void oracle_philox_matches_published_words(void **state)
+{
+    (void)state;
+    uint32_t out[4];
+    const uint32_t zero[4] = { 0, 0, 0, 0 }, ones[4] = { ~0u, ~0u, ~0u, ~0u };
+    oracle_philox(zero, 0, out);
+    const uint32_t wanted[4] = { 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8 };
+    assert_memory_equal(out, wanted, sizeof out);
+    oracle_philox(ones, UINT64_MAX, out); /* Random123's known answers */
+    const uint32_t wanted_ones[4] = { 0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd };
+    assert_memory_equal(out, wanted_ones, sizeof out);
+    for (int i = 0; i < COUNT_OF(philox_rows); i++) {
+        const uint32_t counter[4] = { philox_rows[i].index, 0, 0, 0 };
+        oracle_philox(counter, philox_rows[i].seed, out);
+        assert_int_equal(out[0], philox_rows[i].word);
+    }
+}
+
+/* An element is kept at p = its uniform number and dropped just above. */
+static void oracle_triton_masks_match_published_uniforms(void **state)
+{
+    (void)state;
+    for (int i = 0; i < COUNT_OF(philox_rows); i++) {
+        const atto_rng rng = { philox_rows[i].seed, 0, ATTO_RNG_TRITON };
+        const float u = philox_rows[i].uniform;
+        assert_true(oracle_keep(rng, u, philox_rows[i].index));
+        assert_false(oracle_keep(rng, nextafterf(u, 2.0f), philox_rows[i].index));
+    }
+}
+
+static void oracle_philox_masks_use_all_four_words(void **state)
+{
+    (void)state;
+    const atto_rng rng = { 0, 0, ATTO_RNG_PHILOX };
+    const uint32_t words[4] = { 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8 };
+    for (int64_t i = 0; i < 4; i++) {
+        const float edge = (float)(words[i] >> 8) * 0x1p-24f; /* kept iff word >> 8 >= p * 2^24 */
+        assert_true(oracle_keep(rng, edge, i));
+        assert_false(oracle_keep(rng, nextafterf(edge, 2.0f), i));
+    }
+}
+
+static void oracle_conversions_round_trip(void **state)
+{
+    (void)state;
+    for (uint32_t bits = 0; bits < 65536; bits++) {
+        const double h = oracle_decode(ATTO_F16, bits), b = oracle_decode(ATTO_BF16, bits);
+        if (!isnan(h)) assert_int_equal(oracle_encode(ATTO_F16, h), bits);
+        if (!isnan(b)) assert_int_equal(oracle_encode(ATTO_BF16, b), bits);
+        float f;
+        const uint32_t wide = bits << 16;
+        memcpy(&f, &wide, sizeof f);
+        assert_true(isnan(b) ? isnan(f) : b == (double)f);
+    }
+}
+
+static const struct {
+    atto_dtype dtype;
+    double value;
+    uint64_t bits;
+} conversion_rows[] = {
+    { ATTO_F16, 1.0, 0x3c00 },
+    { ATTO_F16, 65504.0, 0x7bff },
+    { ATTO_F16, 65519.99, 0x7bff },
+    { ATTO_F16, 65520.0, 0x7c00 }, /* tie: to even is infinity */
+    { ATTO_F16, 0x1p-24, 0x0001 },
+    { ATTO_F16, 0x1p-25, 0x0000 }, /* tie: to even is zero */
+    { ATTO_F16, 0x1.8p-24, 0x0002 },
+    { ATTO_F16, -0.0, 0x8000 },
+    { ATTO_F16, 2049.0, 0x6800 },
+    { ATTO_F16, 2051.0, 0x6802 }, /* ties */
+    { ATTO_BF16, 1.0, 0x3f80 },
+    { ATTO_BF16, 1.00390625, 0x3f80 },
+    { ATTO_BF16, 1.01171875, 0x3f82 },
+    { ATTO_BF16, 3.4e38, 0x7f80 },
+    { ATTO_F32, 1.0, 0x3f800000 },
+    { ATTO_F32, 16777217.0, 0x4b800000 },
+    { ATTO_F32, 0x1p-149, 1 },
+    { ATTO_F32, 3.5e38, 0x7f800000 },
+    { ATTO_I32, -2.9, 0xfffffffe },
+    { ATTO_I32, 3e9, 0x7fffffff },
+    { ATTO_I32, NAN, 0 },
+    { ATTO_I64, 1e30, INT64_MAX },
+};
+
+static void oracle_conversions_match_known_bits(void **state)
+{
+    (void)state;
+    for (int i = 0; i < COUNT_OF(conversion_rows); i++)
+        assert_int_equal(oracle_encode(conversion_rows[i].dtype, conversion_rows[i].value),
+                         conversion_rows[i].bits);
+    for (int i = 0; i < 100000; i++) { /* against the compiler's own double to float */
+        uint64_t seed = (uint64_t)i, bits = test_random(&seed);
+        double value;
+        memcpy(&value, &bits, sizeof value);
+        const float f = (float)value;
+        if (!isnan(f)) assert_true(oracle_round(ATTO_F32, value) == (double)f);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(oracle_has_a_row_for_every_activation),
+        cmocka_unit_test(oracle_derivatives_match_differences),
+        cmocka_unit_test(oracle_philox_matches_published_words),
+        cmocka_unit_test(oracle_triton_masks_match_published_uniforms),
+        cmocka_unit_test(oracle_philox_masks_use_all_four_words),
+        cmocka_unit_test(oracle_conversions_round_trip),
+        cmocka_unit_test(oracle_conversions_match_known_bits),
+    };
+    return test_main_host("gradcheck", tests, COUNT_OF(tests));
+}

@@ -1,0 +1,648 @@
+/* SPDX-License-Identifier: MIT */
+/* Activations, dropout and conversions in double, from their definitions. */
+#include "oracle.h"
+
+#include <float.h>
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+/* Activations.
+ *
+ * f at an infinity is what IEEE arithmetic makes of the definition, as in PyTorch: 0 * infinity and
+ * infinity / infinity are NaN. df at an infinity is its limit, and at NaN what the comparisons of
+ * PyTorch's scalar code leave. (Policy: docs/ops/act.md.) */
+
+#define PI          3.14159265358979323846
+#define SELU_LAMBDA 1.0507009873554804934193349852946
+#define SELU_ALPHA  1.6732632423543772848170429916717
+#define GELU_CUBIC  0.044715
+
+/* p * q where a factor 0 wins over infinity: the limit of a derivative's term that decays. */
+static double decay(double p, double q)
+{
+    return p == 0.0 || q == 0.0 ? 0.0 : p * q;
+}
+
+static double sigmoid(double x)
+{
+    return x >= 0.0 ? 1.0 / (1.0 + exp(-x)) : exp(x) / (1.0 + exp(x));
+}
+
+/* ln(1 + e^x) */
+static double softplus1(double x)
+{
+    return fmax(x, 0.0) + log1p(exp(-fabs(x))) + (isnan(x) ? x : 0.0);
+}
+
+static double identity_f(double x, double a, double b)
+{
+    (void)a, (void)b;
+    return x;
+}
+static double identity_df(double x, double a, double b)
+{
+    (void)x, (void)a, (void)b;
+    return 1.0;
+}
+
+static double sigmoid_f(double x, double a, double b)
+{
+    (void)a, (void)b;
+    return sigmoid(x);
+}
+static double sigmoid_df(double x, double a, double b)
+{
+    (void)a, (void)b;
+    return sigmoid(x) * sigmoid(-x);
+}
+
+static double logsigmoid_f(double x, double a, double b)
+{
+    (void)a, (void)b;
+    return -softplus1(-x);
+}
+static double logsigmoid_df(double x, double a, double b)
+{
+    (void)a, (void)b;
+    return sigmoid(-x);
+}
+
+static double tanh_f(double x, double a, double b)
+{
+    (void)a, (void)b;
+    return tanh(x);
+}
+static double tanh_df(double x, double a, double b)
+{
+    (void)a, (void)b;
+    return 1.0 / (cosh(x) * cosh(x));
+}
+
+static double relu_f(double x, double a, double b)
+{
+    (void)a, (void)b;
+    return x < 0.0 ? 0.0 : x;
+}
+static double relu_df(double x, double a, double b)
+{
+    (void)a, (void)b;
+    return x <= 0.0 ? 0.0 : 1.0;
+}
+
+/* Normal distribution: P(X <= x) and the density. */
+static double normal_cdf(double x)
+{
+    return 0.5 * erfc(-x / sqrt(2.0));
+}
+static double normal_pdf(double x)
+{
+    return exp(-0.5 * x * x) / sqrt(2.0 * PI);
+}
+
+static double gelu_f(double x, double a, double b)
+{
+    (void)a, (void)b;
+    return x * normal_cdf(x);
+}
+static double gelu_df(double x, double a, double b)
+{
+    (void)a, (void)b;
+    return normal_cdf(x) + decay(x, normal_pdf(x));
+}
+
+/* 2u of x/2 (1 + tanh u) = x sigmoid(2u), and its derivative. */
+static double gelu_tanh_arg(double x)
+{
+    return 2.0 * sqrt(2.0 / PI) * x * (1.0 + GELU_CUBIC * x * x);
+}
+static double gelu_tanh_darg(double x)
+{
+    return 2.0 * sqrt(2.0 / PI) * (1.0 + 3.0 * GELU_CUBIC * x * x);
+}
+static double gelu_tanh_f(double x, double a, double b)
+{
+    (void)a, (void)b;
+    return x * sigmoid(gelu_tanh_arg(x));
+}
+static double gelu_tanh_df(double x, double a, double b)
+{
+    (void)a, (void)b;
+    const double v = gelu_tanh_arg(x);
+    const double bell = sigmoid(v) * sigmoid(-v);
+    return sigmoid(v) + decay(bell, x * gelu_tanh_darg(x));
+}
+
+static double silu_f(double x, double a, double b)
+{
+    (void)a, (void)b;
+    return x * sigmoid(x);
+}
+static double silu_df(double x, double a, double b)
+{
+    (void)a, (void)b;
+    return sigmoid(x) + decay(x, sigmoid(x) * sigmoid(-x));
+}
+
+static double clip(double x, double lo, double hi)
+{
+    return x < lo ? lo : x > hi ? hi : x;
+}
+/* 1 between the ends, 0 on them; NaN is on neither. */
+static double inside(double x, double lo, double hi)
+{
+    return x <= lo || x >= hi ? 0.0 : 1.0;
+}
+
+static double relu6_f(double x, double a, double b)
+{
+    (void)a, (void)b;
+    return clip(x, 0.0, 6.0);
+}
+static double relu6_df(double x, double a, double b)
+{
+    (void)a, (void)b;
+    return inside(x, 0.0, 6.0);
+}
+
+static double hardsigmoid_f(double x, double a, double b)
+{
+    (void)a, (void)b;
+    return clip(x + 3.0, 0.0, 6.0) / 6.0;
+}
+static double hardsigmoid_df(double x, double a, double b)
+{
+    (void)a, (void)b;
+    return x > -3.0 && x < 3.0 ? 1.0 / 6.0 : 0.0;
+}
+
+static double hardtanh_f(double x, double a, double b)
+{
+    return clip(x, a, b);
+}
+static double hardtanh_df(double x, double a, double b)
+{
+    return inside(x, a, b);
+}
+
+static double hardswish_f(double x, double a, double b)
+{
+    (void)a, (void)b;
+    return x * clip(x + 3.0, 0.0, 6.0) / 6.0;
+}
+static double hardswish_df(double x, double a, double b)
+{
+    (void)a, (void)b;
+    return x <= -3.0 ? 0.0 : x >= 3.0 ? 1.0 : x / 3.0 + 0.5;
+}
+
+static double elu_f(double x, double a, double b)
+{
+    (void)b;
+    return x > 0.0 ? x : a * expm1(x);
+}
+static double elu_df(double x, double a, double b)
+{
+    (void)b;
+    return x > 0.0 ? 1.0 : a * exp(x);
+}
+
+static double selu_f(double x, double a, double b)
+{
+    (void)a;
+    return SELU_LAMBDA * elu_f(x, SELU_ALPHA, b);
+}
+static double selu_df(double x, double a, double b)
+{
+    (void)a;
+    return SELU_LAMBDA * elu_df(x, SELU_ALPHA, b);
+}
+
+static double celu_f(double x, double a, double b)
+{
+    (void)b;
+    return x > 0.0 ? x : a * expm1(x / a);
+}
+static double celu_df(double x, double a, double b)
+{
+    (void)b;
+    return x > 0.0 ? 1.0 : exp(x / a);
+}
+
+static double mish_f(double x, double a, double b)
+{
+    (void)a, (void)b;
+    return x * tanh(softplus1(x));
+}
+static double mish_df(double x, double a, double b)
+{
+    (void)a, (void)b;
+    const double sp = softplus1(x);
+    return tanh(sp) + decay(x, sigmoid(x) * tanh_df(sp, 0.0, 0.0));
+}
+
+static double softplus_f(double x, double a, double b)
+{
+    return a * x > b ? x : softplus1(a * x) / a;
+}
+static double softplus_df(double x, double a, double b)
+{
+    return a * x > b ? 1.0 : sigmoid(a * x);
+}
+
+static double softsign_f(double x, double a, double b)
+{
+    (void)a, (void)b;
+    return x / (1.0 + fabs(x));
+}
+static double softsign_df(double x, double a, double b)
+{
+    (void)a, (void)b;
+    return 1.0 / ((1.0 + fabs(x)) * (1.0 + fabs(x)));
+}
+
+static double tanhshrink_f(double x, double a, double b)
+{
+    (void)a, (void)b;
+    const double z = x * x; /* the series where x - tanh x would cancel */
+    return fabs(x) < 1e-3 ? x * z / 3.0 * (1.0 - 0.4 * z) : x - tanh(x);
+}
+static double tanhshrink_df(double x, double a, double b)
+{
+    (void)a, (void)b;
+    return tanh(x) * tanh(x);
+}
+
+static double leaky_relu_f(double x, double a, double b)
+{
+    (void)b;
+    return x > 0.0 ? x : a * x;
+}
+static double leaky_relu_df(double x, double a, double b)
+{
+    (void)b;
+    return x > 0.0 ? 1.0 : a;
+}
+
+static double hardshrink_f(double x, double a, double b)
+{
+    (void)b;
+    return x >= -a && x <= a ? 0.0 : x;
+}
+static double hardshrink_df(double x, double a, double b)
+{
+    (void)b;
+    return x >= -a && x <= a ? 0.0 : 1.0;
+}
+
+static double softshrink_f(double x, double a, double b)
+{
+    (void)b;
+    return x > a ? x - a : x < -a ? x + a : isnan(x) ? x : 0.0;
+}
+static double softshrink_df(double x, double a, double b)
+{
+    return hardshrink_df(x, a, b);
+}
+
+/* Scales: sizes of terms that an f32 evaluation adds up before they cancel, and of rounded
+ * exponents: e^t with t off by |t| roundings is off by as many of itself. */
+
+/* x times the normal tail, e^(-x^2/2) times a polynomial: the exponent's rounding counts x^2 / 2 times
+ * what k = 20 counts, and the polynomial is off by 1.7e-8, 0.3 u, so by 1/70 of 20 u. */
+static double gelu_scale(double x, double a, double b)
+{
+    (void)a, (void)b;
+    const double tail = 0.5 * erfc(fabs(x) / sqrt(2.0));
+    return fabs(x) * (tail * x * x / 20.0 + 1.0 / 70.0);
+}
+static double gelu_dscale(double x, double a, double b)
+{
+    (void)x, (void)a, (void)b;
+    return 1.0;
+}
+
+static double gelu_tanh_scale(double x, double a, double b)
+{
+    const double v = gelu_tanh_arg(x);
+    return decay(fabs(gelu_tanh_f(x, a, b)), fabs(v) * sigmoid(-v));
+}
+static double gelu_tanh_dscale(double x, double a, double b)
+{
+    (void)a, (void)b;
+    const double v = gelu_tanh_arg(x);
+    const double bell = sigmoid(v) * sigmoid(-v);
+    return decay(bell, (1.0 + fabs(v)) * (1.0 + fabs(x * gelu_tanh_darg(x))));
+}
+
+static double silu_dscale(double x, double a, double b)
+{
+    (void)a, (void)b;
+    return decay(fabs(x), sigmoid(x) * sigmoid(-x));
+}
+
+static double mish_dscale(double x, double a, double b)
+{
+    return decay(fabs(x), sigmoid(x) * tanh_df(softplus1(x), a, b));
+}
+
+static double hardswish_dscale(double x, double a, double b)
+{
+    (void)x, (void)a, (void)b;
+    return 0.5;
+}
+
+static double softplus_scale(double x, double a, double b)
+{
+    return a * x > b ? 0.0 : decay(fabs(softplus_f(x, a, b)), fabs(a * x));
+}
+static double softplus_dscale(double x, double a, double b)
+{
+    return a * x > b ? 0.0 : decay(softplus_df(x, a, b), fabs(a * x));
+}
+
+static double tanhshrink_scale(double x, double a, double b)
+{
+    (void)a, (void)b;
+    return fabs(x) < 1.0 ? 0.0 : 1.0; /* below 1 a series keeps all digits */
+}
+
+static double celu_scale(double x, double a, double b)
+{
+    return x > 0.0 ? 0.0 : decay(fabs(x), celu_df(x, a, b));
+}
+static double celu_dscale(double x, double a, double b)
+{
+    return x > 0.0 ? 0.0 : decay(fabs(x / a), celu_df(x, a, b));
+}
+
+/* k and dk count the roundings of an f32 evaluation of f and df, in u of |result| + scale (atto_tol
+ * tells what a primitive may be off by; every row has one rounding more for the scale of fused
+ * dropout, and a gradient another for dy):
+ *
+ *   sigmoid      exp 6, sum 1, division 5; grad: exp 6, (1 + e)^2 8, division 5
+ *   logsigmoid   exp 6 and log1p 5 of at most |y|, difference 1; grad: sigmoid
+ *   tanh         tanh 10; grad: as sigmoid, one product more
+ *   gelu         exp 6, division 5, seven steps of a polynomial 8; grad: also x phi(x)
+ *   gelu_tanh    sigmoid 12, argument 4; grad: sigmoid 12, bell 12, products 4
+ *   silu         sigmoid 12, product 1; grad: sigmoid 12, bell 12, products 2
+ *   hardsigmoid  sum 1, rounded 1/6 1, product 1
+ *   hardswish    hardsigmoid 3, product 1
+ *   selu         expm1 6, rounded constant 1 or 2, product 1
+ *   mish         e 6, n = e (e + 2) 14, n / (n + 2) 6 more; grad: two such products 31, their sum
+ *                over a square of one 31, division 5
+ *   softplus     exp 6, log1p 5, sum 1, division 5, argument 1; grad: sigmoid
+ *   softsign     sum 1, division 5; grad: twice that, product 1
+ *   tanhshrink   tanh 10, difference 1 (series below 1: 9); grad: twice tanh
+ *   elu          expm1 or exp 6, product 1
+ *   celu         expm1 6, reciprocal and product 2 in the exponent, product 1
+ */
+/* clang-format off */
+#define ROW(NAME, name, k, dk, scale, dscale) \
+    [ATTO_ACT_##NAME] = { #name, name##_f, name##_df, k, dk, scale, dscale
+static const oracle_act acts[ATTO_ACT_COUNT] = {
+    /*  kind         name         k   dk  scale             dscale             kinks         a and b */
+    ROW(IDENTITY,    identity,    1,  2,  NULL,             NULL),             0, { 0 },      false, false },
+    ROW(SIGMOID,     sigmoid,     13, 22, NULL,             NULL),             0, { 0 },      false, false },
+    ROW(LOGSIGMOID,  logsigmoid,  14, 14, NULL,             NULL),             0, { 0 },      false, false },
+    ROW(TANH,        tanh,        11, 23, NULL,             NULL),             0, { 0 },      false, false },
+    ROW(RELU,        relu,        1,  2,  NULL,             NULL),             1, { 0 },      false, false },
+    ROW(GELU,        gelu,        20, 26, gelu_scale,       gelu_dscale),      0, { 0 },      false, false },
+    ROW(GELU_TANH,   gelu_tanh,   18, 30, gelu_tanh_scale,  gelu_tanh_dscale), 0, { 0 },      false, false },
+    ROW(SILU,        silu,        14, 28, NULL,             silu_dscale),      0, { 0 },      false, false },
+    ROW(RELU6,       relu6,       1,  2,  NULL,             NULL),             2, { 0, 6 },   false, false },
+    ROW(HARDSIGMOID, hardsigmoid, 4,  3,  NULL,             NULL),             2, { -3, 3 },  false, false },
+    ROW(HARDTANH,    hardtanh,    1,  2,  NULL,            NULL)             ,             0, { 0 },     true,  true },
+    ROW(HARDSWISH,   hardswish,   5,  5,  NULL,             hardswish_dscale), 2, { -3, 3 },  false, false },
+    ROW(SELU,        selu,        10, 11, NULL,             NULL),             1, { 0 },      false, false },
+    ROW(MISH,        mish,        24, 70, NULL,             mish_dscale),      0, { 0 },      false, false },
+    ROW(SOFTPLUS,    softplus,    19, 16, softplus_scale,   softplus_dscale),  0, { 0 },      false, false },
+    ROW(SOFTSIGN,    softsign,    7,  15, NULL,             NULL),             1, { 0 },      false, false },
+    ROW(TANHSHRINK,  tanhshrink,  12, 23, tanhshrink_scale, NULL),             0, { 0 },      false, false },
+    ROW(LEAKY_RELU,  leaky_relu,  2,  2,  NULL,             NULL),             1, { 0 },      false, false },
+    ROW(ELU,         elu,         8,  9,  NULL,             NULL),             1, { 0 },      false, false },
+    ROW(CELU,        celu,        11, 10, celu_scale,       celu_dscale),      1, { 0 },      false, false },
+    ROW(HARDSHRINK,  hardshrink,  1,  2,  NULL,             NULL),             0, { 0 },      true,  false },
+    ROW(SOFTSHRINK,  softshrink,  2,  2,  NULL,             NULL),             0, { 0 },      true,  false },
+};
+#undef ROW
+/* clang-format on */
+
+const oracle_act *oracle_act_of(atto_activation_kind kind)
+{
+    return &acts[kind];
+}
+
+double oracle_act_kink_distance(atto_activation act, double x)
+{
+    const oracle_act *o = &acts[act.kind];
+    double nearest = INFINITY;
+    for (int i = 0; i < o->kink_count; i++) nearest = fmin(nearest, fabs(x - o->kinks[i]));
+    if (o->kink_a) nearest = fmin(nearest, fabs(fabs(x) - fabs(act.a)));
+    if (o->kink_b) nearest = fmin(nearest, fabs(fabs(x) - fabs(act.b)));
+    if (act.kind == ATTO_ACT_SOFTPLUS) nearest = fmin(nearest, fabs(x - act.b / act.a));
+    return nearest;
+}
+
+double oracle_act_forward(atto_activation act, float p, atto_rng rng, int64_t i, double x)
+{
+    if (!oracle_keep(rng, p, i)) return 0.0;
+    return acts[act.kind].f(x, act.a, act.b) * oracle_keep_scale(p);
+}
+
+double oracle_act_backward(atto_activation act, float p, atto_rng rng, int64_t i, double x,
+                           double dy)
+{
+    if (!oracle_keep(rng, p, i)) return 0.0;
+    return acts[act.kind].df(x, act.a, act.b) * dy * oracle_keep_scale(p);
+}
+
+/* |value| + scale; what is not finite has no tolerance anyway. */
+static double terms(double value, double scale)
+{
+    const double sum = fabs(value) + scale;
+    return isfinite(sum) ? sum : 0.0;
+}
+
+double oracle_act_terms(atto_activation act, float p, double x)
+{
+    const oracle_act *o = &acts[act.kind];
+    const double scale = o->scale ? o->scale(x, act.a, act.b) : 0.0;
+    return terms(o->f(x, act.a, act.b), scale) * oracle_keep_scale(p);
+}
+
+double oracle_act_grad_terms(atto_activation act, float p, double x, double dy)
+{
+    const oracle_act *o = &acts[act.kind];
+    const double scale = o->dscale ? o->dscale(x, act.a, act.b) : 0.0;
+    return terms(terms(o->df(x, act.a, act.b), scale) * dy * oracle_keep_scale(p), 0.0);
+}
+
+/* Dropout. */
+
+void oracle_philox(const uint32_t counter[4], uint64_t key, uint32_t out[4])
+{
+    uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];
+    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+    for (int round = 0; round < 10; round++) {
+        const uint64_t p = UINT64_C(0xD2511F53) * c0;
+        const uint64_t q = UINT64_C(0xCD9E8D57) * c2;
+        c0 = (uint32_t)(q >> 32) ^ c1 ^ k0;
+        c2 = (uint32_t)(p >> 32) ^ c3 ^ k1;
+        c1 = (uint32_t)q;
+        c3 = (uint32_t)p;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    out[0] = c0;
+    out[1] = c1;
+    out[2] = c2;
+    out[3] = c3;
+}
+
+/* Triton's uniform number: 31 bits of the first word, as float. */
+static float triton_uniform(uint32_t word)
+{
+    const uint32_t folded = word & 0x80000000u ? ~word : word;
+    return (float)(int32_t)folded * 4.6566127342e-10f;
+}
+
+bool oracle_keep(atto_rng rng, float p, int64_t i)
+{
+    if (p <= 0.0f) return true;
+    uint32_t out[4];
+    if (rng.kind == ATTO_RNG_TRITON) {
+        const uint32_t counter[4] = { (uint32_t)(rng.offset + (uint64_t)i), 0, 0, 0 };
+        oracle_philox(counter, rng.seed, out);
+        return triton_uniform(out[0]) >= p;
+    }
+    const uint64_t at = rng.offset + (uint64_t)i / 4;
+    const uint32_t counter[4] = { (uint32_t)at, (uint32_t)(at >> 32), 0, 0 };
+    oracle_philox(counter, rng.seed, out);
+    return (double)(out[i % 4] >> 8) >= ceil((double)p * 16777216.0);
+}
+
+double oracle_keep_scale(float p)
+{
+    return p >= 1.0f ? 0.0 : (double)(float)(1.0 / (1.0 - (double)p));
+}
+
+/* Conversions. */
+
+/* Significand bits, exponent of the smallest normal and of the largest number. */
+typedef struct format {
+    int precision, low, high;
+} format;
+
+static format format_of(atto_dtype dtype)
+{
+    switch (dtype) {
+    case ATTO_F16:
+        return (format){ 11, -14, 15 };
+    case ATTO_BF16:
+        return (format){ 8, -126, 127 };
+    default:
+        return (format){ 24, -126, 127 };
+    }
+}
+
+double oracle_unit(atto_dtype dtype)
+{
+    return ldexp(1.0, -format_of(dtype).precision);
+}
+
+double oracle_tiny(atto_dtype dtype)
+{
+    const format f = format_of(dtype);
+    return ldexp(1.0, f.low - f.precision + 1);
+}
+
+double oracle_huge(atto_dtype dtype)
+{
+    const format f = format_of(dtype);
+    return ldexp(2.0 - ldexp(2.0, -f.precision), f.high);
+}
+
+static double round_float(atto_dtype dtype, double value)
+{
+    if (value == 0.0 || !isfinite(value)) return value;
+    const format f = format_of(dtype);
+    int exponent;
+    frexp(value, &exponent); /* |value| in [2^(exponent - 1), 2^exponent) */
+    const int normal = exponent - 1 < f.low ? f.low : exponent - 1;
+    const int spacing = normal - f.precision + 1;
+    const double rounded = ldexp(rint(ldexp(value, -spacing)), spacing); /* ties to even */
+    return fabs(rounded) > oracle_huge(dtype) ? copysign(INFINITY, value) : rounded;
+}
+
+static double round_integer(double value, double lo, double hi)
+{
+    if (isnan(value)) return 0.0;
+    return value <= lo ? lo : value >= hi ? hi : trunc(value);
+}
+
+double oracle_round(atto_dtype dtype, double value)
+{
+    switch (dtype) {
+    case ATTO_I32:
+        return round_integer(value, INT32_MIN, INT32_MAX);
+    case ATTO_I64:
+        return round_integer(value, -0x1p63, 0x1p63);
+    default:
+        return round_float(dtype, value);
+    }
+}
+
+static uint64_t encode_float(format f, double value)
+{
+    const int fraction = f.precision - 1;
+    const int width = f.high == 15 ? 5 : 8;
+    const uint64_t sign = (uint64_t)(signbit(value) != 0) << (fraction + width);
+    const uint64_t top = ((UINT64_C(1) << width) - 1) << fraction;
+    if (isnan(value)) return sign | top | UINT64_C(1) << (fraction - 1);
+    if (isinf(value)) return sign | top;
+    int exponent;
+    const double size = fabs(value);
+    frexp(size, &exponent);
+    if (size == 0.0 || exponent - 1 < f.low)
+        return sign | (uint64_t)ldexp(size, f.precision - 1 - f.low);
+    const uint64_t significand = (uint64_t)ldexp(size, f.precision - exponent); /* leading 1 too */
+    return sign + ((uint64_t)(exponent - 1 - f.low) << fraction) + significand;
+}
+
+uint64_t oracle_encode(atto_dtype dtype, double value)
+{
+    const double rounded = oracle_round(dtype, value);
+    switch (dtype) {
+    case ATTO_I32:
+        return (uint32_t)(int32_t)rounded;
+    case ATTO_I64:
+        return rounded >= 0x1p63 ? INT64_MAX : (uint64_t)(int64_t)rounded;
+    default:
+        return encode_float(format_of(dtype), rounded);
+    }
+}
+
+static double decode_float(format f, uint64_t bits)
+{
+    const int fraction = f.precision - 1;
+    const int width = f.high == 15 ? 5 : 8;
+    const double sign = bits >> (fraction + width) & 1 ? -1.0 : 1.0;
+    const int exponent = (int)(bits >> fraction & ((1u << width) - 1));
+    const double part = (double)(bits & ((UINT64_C(1) << fraction) - 1));
+    if (exponent == (1 << width) - 1) return part != 0.0 ? copysign(NAN, sign) : sign * INFINITY;
+    if (exponent == 0) return sign * ldexp(part, f.low - fraction);
+    return sign * ldexp(part + ldexp(1.0, fraction), exponent - 1 + f.low - fraction);
+}
+
+double oracle_decode(atto_dtype dtype, uint64_t bits)
+{
+    switch (dtype) {
+    case ATTO_I32:
+        return (int32_t)(uint32_t)bits;
+    case ATTO_I64:
+        return (double)(int64_t)bits;
+    default:
+        return decode_float(format_of(dtype), bits);
+    }
+}

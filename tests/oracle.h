@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: MIT */
+/* The answers: each op from its definition, in double. Shares no code with src/, only tables. */
+#ifndef ORACLE_H
+#define ORACLE_H
+
+#include <attocl.h>
+
+/* One activation. a and b are its two numbers, widened from float. */
+typedef struct oracle_act {
+    const char *name;
+    double (*f)(double x, double a, double b);
+    double (*df)(double x, double a, double b);
+
+    /* Roundings of an f32 evaluation of f and df, see atto_tol. */
+    int k, dk;
+
+    /* Size of the terms behind f and df beyond the result itself, see atto_tol: an f32 evaluation
+     * may be off by a few roundings of |y| + scale. NULL = 0: as accurate as y is large. */
+    double (*scale)(double x, double a, double b);
+    double (*dscale)(double x, double a, double b);
+
+    /* Where f, df or its slope jumps: these points, and the numbers a and b where so marked. */
+    int kink_count;
+    double kinks[3];
+    bool kink_a; /* at +a and -a */
+    bool kink_b;
+} oracle_act;
+
+/* Every activation has a row; gradcheck.c complains about a missing one. */
+const oracle_act *oracle_act_of(atto_activation_kind kind);
+
+/* Nearest kink of the activation is at least this far from x. */
+double oracle_act_kink_distance(atto_activation act, double x);
+
+/* Activation then dropout as atto_act_forward defines it, for the element of logical index i, and
+ * its gradient. */
+double oracle_act_forward(atto_activation act, float p, atto_rng rng, int64_t i, double x);
+double oracle_act_backward(atto_activation act, float p, atto_rng rng, int64_t i, double x,
+                           double dy);
+
+/* Terms for atto_tol: |result| + scale of the two above. */
+double oracle_act_terms(atto_activation act, float p, double x);
+double oracle_act_grad_terms(atto_activation act, float p, double x, double dy);
+
+/* Philox4x32-10 with a 128-bit counter and a 64-bit key. */
+void oracle_philox(const uint32_t counter[4], uint64_t key, uint32_t out[4]);
+
+/* Whether dropout keeps the element of logical index i. */
+bool oracle_keep(atto_rng rng, float p, int64_t i);
+
+/* What a kept element is multiplied by: 1 / (1 - p), 0 for p = 1; the float that is nearest. */
+double oracle_keep_scale(float p);
+
+/* Rounds to the nearest value of the dtype, ties to even, and back. Integers truncate and saturate,
+ * NaN becomes 0, as atto_tensor_copy says. */
+double oracle_round(atto_dtype dtype, double value);
+
+/* The stored bits of a value, and the value of stored bits; exact for i64 up to 2^53. */
+uint64_t oracle_encode(atto_dtype dtype, double value);
+double oracle_decode(atto_dtype dtype, uint64_t bits);
+
+/* Distance from 1 to the next number, halved: 2^-24, 2^-11, 2^-8. */
+double oracle_unit(atto_dtype dtype);
+
+/* Spacing of the smallest numbers, and the largest finite one. */
+double oracle_tiny(atto_dtype dtype);
+double oracle_huge(atto_dtype dtype);
+
+#endif

@@ -1,0 +1,611 @@
+/* SPDX-License-Identifier: MIT */
+/* What every op owes its caller, generated from the op table and its field lists: each bad argument
+ * gives the right status, names the field, leaves every tensor untouched and the device usable. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "atto_test.h"
+
+/* ---- the op table as data ---- */
+
+typedef enum use { UNUSED, READS, WRITES, WRITES_IF_GIVEN } use;
+typedef enum direction { FORWARD, BACKWARD } direction;
+
+/* What each role of tables.h means in the two directions. */
+#define USE_IN       \
+    {                \
+        READS, READS \
+    }
+#define USE_IN_FWD    \
+    {                 \
+        READS, UNUSED \
+    }
+#define USE_OUT        \
+    {                  \
+        WRITES, UNUSED \
+    }
+#define USE_DIN       \
+    {                 \
+        UNUSED, READS \
+    }
+#define USE_DOUT                \
+    {                           \
+        UNUSED, WRITES_IF_GIVEN \
+    }
+
+typedef struct field {
+    const char *name;
+    size_t offset; /* of the pointer in the args struct */
+    use uses[2];
+} field;
+
+#define MAX_FIELDS 24
+
+typedef struct op_row {
+    const char *name;
+    size_t bytes, reserved;
+    bool in_place;
+    const field *fields;
+    int field_count;
+    atto_status (*call)(atto_device *dev, direction d, const void *args);
+    void (*numbers)(void *args);
+} op_row;
+
+/* One per op, by hand: legal numbers. Its tensors are all f32 of one shape here; a family whose
+ * tensors differ extends shape_of below. */
+static void numbers_act(struct atto_act_args *a)
+{
+    a->act = atto_gelu();
+    a->dropout = 0.5f;
+}
+static void numbers_dropout(struct atto_dropout_args *a)
+{
+    a->p = 0.5f;
+}
+
+/* clang-format off */
+#define F(field, role) { #field, offsetof(args, field), USE_##role },
+#define X(op, OP, layout, autocast, in_place, random, data_errors)                          \
+    static atto_status call_##op(atto_device *dev, direction d, const void *args)           \
+    {                                                                                       \
+        return d == FORWARD ? atto_##op##_forward(dev, args) : atto_##op##_backward(dev, args); \
+    }                                                                                       \
+    static void set_##op(void *args) { numbers_##op(args); }                                \
+    static const field *fields_##op(int *count)                                             \
+    {                                                                                       \
+        typedef struct atto_##op##_args args;                                               \
+        static const field fields[] = { ATTO_##OP##_FIELDS(F) };                            \
+        *count = COUNT_OF(fields);                                                          \
+        return fields;                                                                      \
+    }
+ATTO_OP_TABLE(X)
+#undef X
+#undef F
+
+#define IS_IN_PLACE true
+#define IS_DISTINCT false
+static op_row ops[] = {
+#define X(op, OP, layout, autocast, in_place, random, data_errors)                          \
+    { #op, sizeof(struct atto_##op##_args), offsetof(struct atto_##op##_args, reserved),    \
+      IS_##in_place, NULL, 0, call_##op, set_##op },
+    ATTO_OP_TABLE(X)
+#undef X
+};
+
+typedef union any_args {
+#define X(op, OP, layout, autocast, in_place, random, data_errors) struct atto_##op##_args op;
+    ATTO_OP_TABLE(X)
+#undef X
+} any_args;
+/* clang-format on */
+
+static void fill_field_lists(void)
+{
+    int i = 0;
+#define X(op, OP, layout, autocast, in_place, random, data_errors) \
+    ops[i].fields = fields_##op(&ops[i].field_count);              \
+    i++;
+    ATTO_OP_TABLE(X)
+#undef X
+}
+
+/* ---- a call ready to be made, and to be spoilt ---- */
+
+typedef struct scene {
+    const op_row *op;
+    direction d;
+    any_args args;
+    test_tensor tensors[MAX_FIELDS];
+    atto_tensor views[MAX_FIELDS]; /* what args points to */
+} scene;
+
+static atto_shape shape_of(const op_row *op, const field *f, bool many_dims)
+{
+    (void)op, (void)f;
+    return many_dims ? atto_shape_of(5, (int64_t[]){ 2, 3, 2, 3, 5 }) : atto_shape2(3, 5);
+}
+
+static const atto_tensor **slot(scene *s, int f)
+{
+    return (const atto_tensor **)(void *)((char *)&s->args + s->op->fields[f].offset);
+}
+
+static use use_of(const scene *s, int f)
+{
+    return s->op->fields[f].uses[s->d];
+}
+
+static bool writes(const scene *s, int f)
+{
+    return use_of(s, f) == WRITES || use_of(s, f) == WRITES_IF_GIVEN;
+}
+
+/* Every field of both directions gets a tensor. */
+static void build(scene *s, atto_device *dev, const op_row *op, direction d, test_layout layout,
+                  bool many_dims)
+{
+    memset(s, 0, sizeof *s);
+    s->op = op;
+    s->d = d;
+    op->numbers(&s->args);
+    for (int f = 0; f < op->field_count; f++) {
+        const atto_shape shape = shape_of(op, &op->fields[f], many_dims);
+        test_tensor_make(&s->tensors[f], dev, ATTO_F32, shape, layout);
+        double *values = test_doubles(s->tensors[f].numel);
+        test_uniform((uint64_t)f, -2.0, 2.0, ATTO_F32, values, s->tensors[f].numel);
+        test_tensor_put(&s->tensors[f], values);
+        free(values);
+        s->views[f] = s->tensors[f].view;
+        *slot(s, f) = &s->views[f];
+    }
+}
+
+static void tear_down(scene *s)
+{
+    for (int f = 0; f < s->op->field_count; f++) test_tensor_drop(&s->tensors[f]);
+}
+
+static atto_status make_call(scene *s, atto_device *dev)
+{
+    return s->op->call(dev, s->d, &s->args);
+}
+
+static bool nothing_changed(scene *s)
+{
+    for (int f = 0; f < s->op->field_count; f++)
+        if (!test_tensor_untouched(&s->tensors[f])) return false;
+    return true;
+}
+
+/* The call must fail thus, say so, change nothing, and leave a device on which a legal call works.
+ */
+static void expect_refusal(scene *s, const char *fault, const char *name, atto_status wanted)
+{
+    const atto_status got = make_call(s, test_dev);
+    const char *message = atto_last_error();
+    if (got != wanted || !strstr(message, name) || !strstr(message, s->op->name))
+        fail_msg("%s %s, %s: %s on %s gave %s, wanted %s; message: %s", s->op->name,
+                 s->d == FORWARD ? "forward" : "backward", fault, name, test_backend(),
+                 atto_status_name(got), atto_status_name(wanted), message);
+    if (!nothing_changed(s))
+        fail_msg("%s %s, %s: %s: a tensor changed although the call failed", s->op->name,
+                 s->d == FORWARD ? "forward" : "backward", fault, name);
+    scene good;
+    build(&good, test_dev, s->op, s->d, LAYOUT_DENSE, false);
+    MUST(make_call(&good, test_dev));
+    MUST(atto_device_sync(test_dev));
+    tear_down(&good);
+}
+
+/* Calls body for every op and direction. */
+static void for_each_call(void (*body)(const op_row *op, direction d))
+{
+    for (int i = 0; i < COUNT_OF(ops); i++) {
+        body(&ops[i], FORWARD);
+        body(&ops[i], BACKWARD);
+    }
+}
+
+/* ---- faults of one field ---- */
+
+static void past_the_end(atto_tensor *t)
+{
+    t->offset += 100000;
+}
+static void negative_offset(atto_tensor *t)
+{
+    t->offset = -1;
+}
+static void negative_stride(atto_tensor *t)
+{
+    t->stride[1] = -1;
+}
+static void stride_past_the_end(atto_tensor *t)
+{
+    t->stride[0] = 100000;
+}
+static void rank_nine(atto_tensor *t)
+{
+    t->rank = 9;
+}
+static void negative_rank(atto_tensor *t)
+{
+    t->rank = -1;
+}
+static void negative_size(atto_tensor *t)
+{
+    t->shape[0] = -1;
+}
+static void unknown_dtype(atto_tensor *t)
+{
+    t->dtype = (atto_dtype)0;
+}
+static void large_dtype(atto_tensor *t)
+{
+    t->dtype = (atto_dtype)1000;
+}
+static void no_buffer(atto_tensor *t)
+{
+    t->buffer = NULL;
+}
+static void stride_zero(atto_tensor *t)
+{
+    t->stride[0] = 0;
+}
+static void overlapping_rows(atto_tensor *t)
+{
+    t->stride[0] = 3;
+}
+
+static const struct fault_row {
+    const char *name;
+    void (*spoil)(atto_tensor *t);
+    atto_status status;
+    bool outputs_only;
+} fault_rows[] = {
+    { "past the end", past_the_end, ATTO_E_SHAPE, false },
+    { "negative offset", negative_offset, ATTO_E_ARGUMENT, false },
+    { "negative stride", negative_stride, ATTO_E_STRIDE, false },
+    { "stride past the end", stride_past_the_end, ATTO_E_SHAPE, false },
+    { "rank 9", rank_nine, ATTO_E_SHAPE, false },
+    { "rank -1", negative_rank, ATTO_E_SHAPE, false },
+    { "negative size", negative_size, ATTO_E_SHAPE, false },
+    { "unknown dtype", unknown_dtype, ATTO_E_DTYPE, false },
+    { "large dtype", large_dtype, ATTO_E_DTYPE, false },
+    { "no buffer", no_buffer, ATTO_E_NULL, false },
+    { "stride 0", stride_zero, ATTO_E_STRIDE, true },
+    { "overlapping rows", overlapping_rows, ATTO_E_STRIDE, true },
+};
+
+static void spoil_each_field(const op_row *op, direction d)
+{
+    scene s;
+    build(&s, test_dev, op, d, LAYOUT_DENSE, false);
+    for (int f = 0; f < op->field_count; f++)
+        for (int i = 0; i < COUNT_OF(fault_rows); i++) {
+            if (use_of(&s, f) == UNUSED || (fault_rows[i].outputs_only && !writes(&s, f))) continue;
+            s.views[f] = s.tensors[f].view;
+            fault_rows[i].spoil(&s.views[f]);
+            expect_refusal(&s, fault_rows[i].name, op->fields[f].name, fault_rows[i].status);
+            s.views[f] = s.tensors[f].view;
+        }
+    tear_down(&s);
+}
+
+static void run_refuses_bad_views(void **state)
+{
+    (void)state;
+    for_each_call(spoil_each_field);
+}
+
+static void omit_each_field(const op_row *op, direction d)
+{
+    scene s;
+    build(&s, test_dev, op, d, LAYOUT_DENSE, false);
+    for (int f = 0; f < op->field_count; f++) {
+        if (use_of(&s, f) == UNUSED || use_of(&s, f) == WRITES_IF_GIVEN) continue;
+        *slot(&s, f) = NULL;
+        expect_refusal(&s, "NULL", op->fields[f].name, ATTO_E_NULL);
+        *slot(&s, f) = &s.views[f];
+    }
+    tear_down(&s);
+}
+
+static void run_refuses_missing_tensors(void **state)
+{
+    (void)state;
+    for_each_call(omit_each_field);
+}
+
+/* Wrong for the op though legal as a view: another dtype, another shape, both or one too few. */
+static void mismatch_each_field(const op_row *op, direction d)
+{
+    scene s;
+    build(&s, test_dev, op, d, LAYOUT_DENSE, false);
+    for (int f = 0; f < op->field_count; f++) {
+        if (use_of(&s, f) == UNUSED) continue;
+        const atto_tensor good = s.views[f];
+        s.views[f].dtype = ATTO_I32;
+        expect_refusal(&s, "i32", op->name, ATTO_E_DTYPE);
+        s.views[f].dtype = ATTO_F16;
+        expect_refusal(&s, "f16 beside f32", op->name, ATTO_E_DTYPE);
+        s.views[f] = good;
+        s.views[f].shape[1] = 4;
+        expect_refusal(&s, "smaller", op->name, ATTO_E_SHAPE);
+        s.views[f] = good;
+        s.views[f].shape[0] = 5, s.views[f].shape[1] = 3, s.views[f].stride[0] = 3;
+        expect_refusal(&s, "as many elements, other shape", op->name, ATTO_E_SHAPE);
+        s.views[f] = good;
+        s.views[f].rank = 1;
+        expect_refusal(&s, "rank 1", op->name, ATTO_E_SHAPE);
+        s.views[f] = good;
+        s.views[f].shape[0] = 0;
+        expect_refusal(&s, "empty beside full", op->name, ATTO_E_SHAPE);
+        s.views[f] = good;
+    }
+    tear_down(&s);
+}
+
+static void run_refuses_mismatched_tensors(void **state)
+{
+    (void)state;
+    for_each_call(mismatch_each_field);
+}
+
+static void move_each_field_to_another_device(const op_row *op, direction d)
+{
+    atto_device *other;
+    MUST(atto_device_open("cpu", NULL, &other));
+    scene s, foreign;
+    build(&s, test_dev, op, d, LAYOUT_DENSE, false);
+    build(&foreign, other, op, d, LAYOUT_DENSE, false);
+    for (int f = 0; f < op->field_count; f++) {
+        if (use_of(&s, f) == UNUSED) continue;
+        *slot(&s, f) = &foreign.views[f];
+        expect_refusal(&s, "other device", op->fields[f].name, ATTO_E_DEVICE);
+        assert_true(nothing_changed(&foreign));
+        *slot(&s, f) = &s.views[f];
+    }
+    tear_down(&foreign);
+    tear_down(&s);
+    atto_device_close(other);
+}
+
+static void run_refuses_tensors_of_another_device(void **state)
+{
+    (void)state;
+    for_each_call(move_each_field_to_another_device);
+}
+
+/* ---- aliases ---- */
+
+/* An output that starts one element into another tensor of the call; there is room in the canaries.
+ */
+static void overlap_each_output(const op_row *op, direction d)
+{
+    scene s;
+    build(&s, test_dev, op, d, LAYOUT_DENSE, false);
+    for (int out = 0; out < op->field_count; out++)
+        for (int other = 0; other < op->field_count; other++) {
+            if (!writes(&s, out) || other == out || use_of(&s, other) == UNUSED) continue;
+            for (int64_t shift = -1; shift <= 1; shift += 2) {
+                s.views[out] = s.tensors[other].view;
+                s.views[out].offset += shift;
+                expect_refusal(&s, "overlap by all but one", op->fields[out].name, ATTO_E_ALIAS);
+            }
+            s.views[out] = s.tensors[other].view;
+            s.views[out].offset += 14; /* of 15 elements: the last is the first of out */
+            expect_refusal(&s, "overlap by one", op->fields[out].name, ATTO_E_ALIAS);
+            s.views[out] = s.tensors[out].view;
+        }
+    tear_down(&s);
+}
+
+static void run_refuses_partial_overlap(void **state)
+{
+    (void)state;
+    for_each_call(overlap_each_output);
+}
+
+/* The same view: allowed where the table says IN_PLACE and the other one is an input. */
+static void alias_each_output(const op_row *op, direction d)
+{
+    scene s;
+    build(&s, test_dev, op, d, LAYOUT_DENSE, false);
+    for (int out = 0; out < op->field_count; out++)
+        for (int other = 0; other < op->field_count; other++) {
+            if (!writes(&s, out) || other == out || use_of(&s, other) == UNUSED) continue;
+            s.views[out] = s.tensors[other].view;
+            if (op->in_place && !writes(&s, other)) {
+                MUST(make_call(&s, test_dev));
+                tear_down(&s);
+                build(&s, test_dev, op, d, LAYOUT_DENSE, false);
+            } else {
+                expect_refusal(&s, "same view", op->fields[out].name, ATTO_E_ALIAS);
+            }
+            s.views[out] = s.tensors[out].view;
+        }
+    tear_down(&s);
+}
+
+static void run_takes_exact_aliases_where_the_table_says(void **state)
+{
+    (void)state;
+    for_each_call(alias_each_output);
+}
+
+/* Neighbours in one buffer, also interleaved, are no overlap. */
+static void interleave(const op_row *op, direction d)
+{
+    scene s;
+    build(&s, test_dev, op, d, LAYOUT_DENSE, false);
+    atto_tensor shared;
+    const int64_t n = op->field_count;
+    MUST(atto_tensor_alloc(test_dev, ATTO_F32, atto_shape1(15 * n), &shared));
+    MUST(atto_tensor_fill(&shared, 1.0));
+    for (int f = 0; f < op->field_count; f++) {
+        s.views[f] = atto_tensor_of(shared.buffer, ATTO_F32, atto_shape2(3, 5), f);
+        s.views[f].stride[0] = 5 * n;
+        s.views[f].stride[1] = n;
+    }
+    MUST(make_call(&s, test_dev));
+    atto_tensor_free(&shared);
+    tear_down(&s);
+}
+
+static void run_takes_interleaved_tensors(void **state)
+{
+    (void)state;
+    for_each_call(interleave);
+}
+
+/* ---- faults of the call ---- */
+
+static void spoil_call(const op_row *op, direction d)
+{
+    scene s;
+    build(&s, test_dev, op, d, LAYOUT_DENSE, false);
+    uint64_t *reserved = (uint64_t *)(void *)((char *)&s.args + op->reserved);
+    for (int i = 0; i < 4; i++) {
+        reserved[i] = 1;
+        expect_refusal(&s, "reserved", "reserved", ATTO_E_ARGUMENT);
+        reserved[i] = 0;
+    }
+    EXPECT_FAIL(op->call(NULL, d, &s.args), ATTO_E_NULL, op->name);
+    EXPECT_FAIL(op->call(test_dev, d, NULL), ATTO_E_NULL, op->name);
+    assert_true(nothing_changed(&s));
+    tear_down(&s);
+}
+
+static void run_refuses_reserved_words_and_null_structs(void **state)
+{
+    (void)state;
+    for_each_call(spoil_call);
+}
+
+/* Fields of the other direction are not looked at. */
+static void ruin_unused_fields(const op_row *op, direction d)
+{
+    scene s;
+    build(&s, test_dev, op, d, LAYOUT_DENSE, false);
+    for (int f = 0; f < op->field_count; f++)
+        if (use_of(&s, f) == UNUSED) memset(&s.views[f], 0x5a, sizeof s.views[f]);
+    MUST(make_call(&s, test_dev));
+    for (int f = 0; f < op->field_count; f++)
+        if (use_of(&s, f) == UNUSED) assert_true(test_tensor_untouched(&s.tensors[f]));
+    tear_down(&s);
+}
+
+static void run_ignores_fields_of_the_other_direction(void **state)
+{
+    (void)state;
+    for_each_call(ruin_unused_fields);
+}
+
+/* ---- outputs ---- */
+
+/* Every output element is written, also where it lies scattered; nothing else is. */
+static void write_all_outputs(const op_row *op, direction d)
+{
+    for (int layout = 0; layout < LAYOUT_BROADCAST; layout++) {
+        scene s;
+        build(&s, test_dev, op, d, (test_layout)layout, false);
+        for (int f = 0; f < op->field_count; f++)
+            if (writes(&s, f)) test_tensor_put(&s.tensors[f], NULL); /* NaN */
+        MUST(make_call(&s, test_dev));
+        double values[15];
+        for (int f = 0; f < op->field_count; f++) {
+            if (!writes(&s, f)) {
+                assert_true(test_tensor_untouched(&s.tensors[f]));
+                continue;
+            }
+            test_tensor_get(&s.tensors[f], values);
+            for (int i = 0; i < 15; i++)
+                if (values[i] != values[i])
+                    fail_msg("%s: element %d of %s was not written", op->name, i,
+                             op->fields[f].name);
+        }
+        tear_down(&s);
+    }
+}
+
+static void run_writes_every_output_element_and_nothing_else(void **state)
+{
+    (void)state;
+    for_each_call(write_all_outputs);
+}
+
+/* ---- hidden copies ---- */
+
+static void count_hidden_copies(const op_row *op, direction d)
+{
+    scene s;
+    atto_device_stats before, after;
+    build(&s, test_dev, op, d, LAYOUT_SCATTERED, true);
+    MUST(atto_device_stats_get(test_dev, &before));
+    MUST(make_call(&s, test_dev));
+    MUST(atto_device_stats_get(test_dev, &after));
+    assert_true(after.hidden_copies > before.hidden_copies);
+    tear_down(&s);
+    build(&s, test_dev, op, d, LAYOUT_SCATTERED, false); /* two dimensions: none needed */
+    MUST(atto_device_stats_get(test_dev, &before));
+    MUST(make_call(&s, test_dev));
+    MUST(atto_device_stats_get(test_dev, &after));
+    assert_int_equal(after.hidden_copies, before.hidden_copies);
+    tear_down(&s);
+}
+
+static void run_counts_hidden_copies(void **state)
+{
+    (void)state;
+    for_each_call(count_hidden_copies);
+}
+
+static atto_device *strict; /* opened with no_hidden_copies */
+
+static void forbid_hidden_copies(const op_row *op, direction d)
+{
+    scene s;
+    build(&s, strict, op, d, LAYOUT_SCATTERED, true);
+    EXPECT_FAIL(make_call(&s, strict), ATTO_E_STRIDE, op->name);
+    assert_true(nothing_changed(&s));
+    tear_down(&s);
+    build(&s, strict, op, d, LAYOUT_SCATTERED, false);
+    MUST(make_call(&s, strict));
+    tear_down(&s);
+}
+
+static void run_refuses_hidden_copies_when_told(void **state)
+{
+    (void)state;
+    const atto_device_options options = { .no_hidden_copies = true };
+    MUST(atto_device_open(test_device_name(), &options, &strict));
+    for_each_call(forbid_hidden_copies);
+    atto_device_stats stats;
+    MUST(atto_device_stats_get(strict, &stats));
+    assert_int_equal(stats.hidden_copies, 0);
+    atto_device_close(strict);
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(run_refuses_bad_views),
+    cmocka_unit_test(run_refuses_missing_tensors),
+    cmocka_unit_test(run_refuses_mismatched_tensors),
+    cmocka_unit_test(run_refuses_tensors_of_another_device),
+    cmocka_unit_test(run_refuses_partial_overlap),
+    cmocka_unit_test(run_takes_exact_aliases_where_the_table_says),
+    cmocka_unit_test(run_takes_interleaved_tensors),
+    cmocka_unit_test(run_refuses_reserved_words_and_null_structs),
+    cmocka_unit_test(run_ignores_fields_of_the_other_direction),
+    cmocka_unit_test(run_writes_every_output_element_and_nothing_else),
+    cmocka_unit_test(run_counts_hidden_copies),
+    cmocka_unit_test(run_refuses_hidden_copies_when_told),
+};
+
+int main(void)
+{
+    fill_field_lists();
+    return test_main("run", tests, COUNT_OF(tests));
+}

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: MIT */
+/* Internals: what a device remembers. Data errors that kernels leave in the error word, and loss. */
+#include "atto_test.h"
+#include "device.h"
+#include "run.h"
+
+/* Leaves bits in the error word as a kernel of an op with data errors would. */
+static void leave_error(uint32_t bits)
+{
+    MUST(test_dev->vt->write(test_dev, test_dev->error_word->memory, 0, &bits, sizeof bits));
+    test_dev->error_armed = true;
+}
+
+static void state_data_errors_are_told_once_by_sync(void **state)
+{
+    (void)state;
+    MUST(atto_device_sync(test_dev));
+    leave_error(4);
+    EXPECT_FAIL(atto_device_sync(test_dev), ATTO_E_INDEX, "out of range|0x4");
+    MUST(atto_device_sync(test_dev));
+    leave_error(0); /* armed, but nothing found */
+    MUST(atto_device_sync(test_dev));
+}
+
+/* The data has been read all the same. */
+static void state_data_errors_are_told_once_by_a_read(void **state)
+{
+    (void)state;
+    atto_tensor t;
+    float value = 0.0f;
+    MUST(atto_tensor_alloc(test_dev, ATTO_F32, atto_shape1(1), &t));
+    MUST(atto_tensor_fill(&t, 3.0));
+    leave_error(1);
+    EXPECT_FAIL(atto_tensor_read(&t, &value), ATTO_E_INDEX, "out of range");
+    assert_true(value == 3.0f);
+    MUST(atto_tensor_read(&t, &value));
+    atto_tensor_free(&t);
+}
+
+/* An op without data errors costs no read of the word. */
+static void state_ops_without_data_errors_do_not_arm_the_word(void **state)
+{
+    (void)state;
+    atto_tensor t;
+    MUST(atto_tensor_alloc(test_dev, ATTO_F32, atto_shape1(5), &t));
+    MUST(atto_tensor_fill(&t, 1.0));
+    const struct atto_act_args a = { .x = &t, .y = &t, .act = atto_relu() };
+    MUST(atto_act_forward(test_dev, &a));
+    assert_false(test_dev->error_armed);
+    atto_tensor_free(&t);
+}
+
+/* Every call fails with the first message; freeing and closing still work. */
+static void state_a_lost_device_stays_lost(void **state)
+{
+    (void)state;
+    atto_device *dev;
+    atto_tensor t, other;
+    float value;
+    MUST(atto_device_open(test_device_name(), NULL, &dev));
+    MUST(atto_tensor_alloc(dev, ATTO_F32, atto_shape1(3), &t));
+    EXPECT_FAIL(atto__device_lose(dev, "clFinish: gone (%d)", -36), ATTO_E_LOST, "gone (-36)");
+    EXPECT_FAIL(atto__device_lose(dev, "another reason"), ATTO_E_LOST, "gone (-36)");
+    const struct atto_act_args a = { .x = &t, .y = &t, .act = atto_relu() };
+    EXPECT_FAIL(atto_act_forward(dev, &a), ATTO_E_LOST, "gone (-36)");
+    EXPECT_FAIL(atto_tensor_alloc(dev, ATTO_F32, atto_shape1(3), &other), ATTO_E_LOST, "gone");
+    EXPECT_FAIL(atto_tensor_read(&t, &value), ATTO_E_LOST, "gone");
+    EXPECT_FAIL(atto_tensor_fill(&t, 1.0), ATTO_E_LOST, "gone");
+    EXPECT_FAIL(atto_device_sync(dev), ATTO_E_LOST, "gone");
+    EXPECT_FAIL(atto_device_trim(dev), ATTO_E_LOST, "gone");
+    assert_false(atto_device_supports(dev, ATTO_OP_ACT, ATTO_F32));
+    atto_device_close(dev);
+    atto_tensor_free(&t);
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(state_data_errors_are_told_once_by_sync),
+    cmocka_unit_test(state_data_errors_are_told_once_by_a_read),
+    cmocka_unit_test(state_ops_without_data_errors_do_not_arm_the_word),
+    cmocka_unit_test(state_a_lost_device_stays_lost),
+};
+
+TEST_MAIN("state", tests)

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: MIT */
+/* The one place that says how far results may be off, and why. */
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#include "atto_test.h"
+
+/* A correctly rounded operation is off by at most u = 2^-24 of its result. OpenCL 3.0 (table of
+ * single precision functions, full profile) allows, in u (1 ulp <= 2 u): division 5, exp 6, expm1
+ * 6, log1p 4, tanh 10, erf 32. Our own primitives of the CPU backend are tighter
+ * (docs/numerics.md). Errors of factors add; a term counts as much as its share of the sum. */
+static const struct {
+    const char *op;
+    int forward, backward; /* k, in u of |result| + scale */
+} others[] = {
+    { "dropout", 1, 1 }, /* one product with a float */
+};
+
+/* "gelu" or "gelu_grad": k of that op; activations have theirs in the oracle's rows. */
+static int roundings(const char *op)
+{
+    const size_t length = strlen(op);
+    const bool grad = length > 5 && strcmp(op + length - 5, "_grad") == 0;
+    const size_t stem = grad ? length - 5 : length;
+    for (int i = 0; i < ATTO_ACT_COUNT; i++) {
+        const oracle_act *act = oracle_act_of((atto_activation_kind)i);
+        if (strlen(act->name) == stem && memcmp(act->name, op, stem) == 0)
+            return grad ? act->dk : act->k;
+    }
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+        if (strlen(others[i].op) == stem && memcmp(others[i].op, op, stem) == 0)
+            return grad ? others[i].backward : others[i].forward;
+    fail_msg("no tolerance is known for %s", op);
+    return 0;
+}
+
+/* Below this a factor such as e^x may be subnormal, so rounded at 2^-149, or flushed to zero
+ * (OpenCL's CL_FP_DENORM is optional), before it meets |x| <= 104: nothing relative is left. */
+#define FADES (128.0 * FLT_MIN)
+
+double atto_tol(const char *op, atto_dtype dtype, int64_t n, double scale)
+{
+    if (!isfinite(scale)) return 0.0; /* infinities and NaN are compared exactly */
+    const double k = (double)(roundings(op) + n - 1);
+    const double relative = k * oracle_unit(ATTO_F32) * scale;
+    const bool fades = dtype != ATTO_F16 && scale < FADES;
+    return fades ? FADES : relative;
+}
