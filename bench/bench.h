@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: MIT */
+/* Measures ops on one device: rows say what runs and what it must move, the core says how fast.
+ *
+ *     bench_open -> bench_plan -> bench_measure for each case -> bench_close
+ *
+ * Nothing here prints; tools/bench_main.c does. Uses the public API only. */
+#ifndef ATTO_BENCH_H
+#define ATTO_BENCH_H
+
+#include <attocl.h>
+
+/* Passes a failure up. */
+#define BENCH_TRY(call)                                           \
+    do {                                                          \
+        const atto_status bench_try_status = (call);              \
+        if (bench_try_status != ATTO_OK) return bench_try_status; \
+    } while (0)
+
+/* How the tensors of a row lie in memory. */
+typedef enum bench_layout {
+    BENCH_DENSE,      /* [n] */
+    BENCH_PITCHED,    /* [rows, cols] inside [rows, cols + 64], every tensor */
+    BENCH_TRANSPOSED, /* [rows, cols]; x and dy are transposed views, the output is dense */
+    BENCH_LAYOUT_COUNT
+} bench_layout;
+
+/* The tensors that rows may use; contents of out are undefined. */
+typedef struct bench_tensors {
+    atto_tensor x;
+    atto_tensor dy;
+    atto_tensor out;
+} bench_tensors;
+
+#define BENCH_DTYPE(dtype) (1u << (dtype))
+#define BENCH_F32_ONLY     BENCH_DTYPE(ATTO_F32)
+#define BENCH_FLOATS       (BENCH_DTYPE(ATTO_F32) | BENCH_DTYPE(ATTO_F16) | BENCH_DTYPE(ATTO_BF16))
+
+/* One op as the tables of bench_<family>.c list it. */
+typedef struct bench_row {
+    const char *op;
+    const char *pass; /* "forward", "backward", or "-" */
+    atto_status (*call)(atto_device *dev, const struct bench_row *row, const bench_tensors *t);
+    atto_activation act;
+    float dropout;
+    bench_layout layout;
+    atto_dtype out_dtype;    /* 0 = the dtype of x */
+    uint32_t default_dtypes; /* dtypes of x that run unless the user names one */
+    uint32_t dtypes;         /* dtypes of x that run when the user names one */
+    int32_t reads;           /* tensors like x that must be read ... */
+    int32_t writes;          /* ... and tensors like out that must be written */
+    int32_t flops;           /* per element: products, sums, and one per elementary function */
+} bench_row;
+
+/* X(name): bench_<name>.c defines bench_<name>_rows and bench_<name>_row_count. */
+#define BENCH_TABLES(X) X(act) X(dropout) X(tensor)
+
+#define X(name)                                   \
+    extern const bench_row bench_##name##_rows[]; \
+    extern const int32_t bench_##name##_row_count;
+BENCH_TABLES(X)
+#undef X
+
+/* Zero everywhere is the default. */
+typedef struct bench_options {
+    const char *filter; /* part of "op pass dtype layout" */
+    int64_t elements;   /* 0 = 67,108,864 on GPUs and 16,777,216 on CPUs */
+    atto_dtype dtype;   /* run every row on this dtype */
+    int32_t samples;    /* 0 = 25 */
+    bool quick;         /* an eighth of the elements, 7 samples: for a look, not for figures */
+} bench_options;
+
+/* A row on one dtype. */
+typedef struct bench_case {
+    const bench_row *row;
+    atto_dtype dtype;
+} bench_case;
+
+typedef struct bench_result {
+    atto_shape shape;
+    double bytes; /* that one call must move at the least */
+    double flops; /* of one call */
+    double median_ms;
+    double min_ms;
+    double gb_per_s;
+    double floor_ms; /* bytes / ceiling */
+    double fraction; /* floor / median */
+    int32_t samples;
+    int32_t launches;   /* calls per sample */
+    bool latency;       /* one call takes less than 20 us: no statement on bandwidth */
+    bool hidden_copies; /* the library packed a tensor */
+    bool noisy;         /* the median is 1.5 times the minimum: the machine was not alone */
+} bench_result;
+
+/* The fastest way to move bytes that we know on this device. */
+typedef struct bench_ceiling {
+    double gb_per_s;
+    const char *how; /* "copy", "identity" or "y = a*x"; NULL = not measured yet */
+} bench_ceiling;
+
+#define BENCH_MAX_SETS    64
+#define BENCH_MAX_SAMPLES 1000
+
+typedef struct bench {
+    atto_device *dev;
+    atto_device_info info;
+    bench_options options; /* with the defaults filled in */
+    bool is_cpu;           /* the device works in host memory */
+    bool events;           /* device clock, otherwise wall clock */
+    bench_ceiling ceiling[ATTO_BF16 + 1];
+
+    /* The buffer sets of the last measured case, used in turn. */
+    bench_case made_for;
+    bench_tensors sets[BENCH_MAX_SETS];
+    int32_t set_count;
+    int32_t next;
+} bench;
+
+/* Opens the device with profiling and without fallback. *b is zeroed on failure. */
+atto_status bench_open(const char *device, const bench_options *options, bench *b);
+
+/* Fine on NULL and on a zeroed bench. */
+void bench_close(bench *b);
+
+/* The cases that the options select; returns how many there are, also beyond capacity. */
+int32_t bench_plan(const bench_options *options, bench_case *cases, int32_t capacity);
+
+/* Warms up, measures, compares with the ceiling (measured once per dtype). */
+atto_status bench_measure(bench *b, const bench_case *c, bench_result *out);
+
+/* "dense", "pitched", "transposed". */
+const char *bench_layout_name(bench_layout layout);
+
+/* data.c: sets, layouts and normal random data. */
+atto_status bench_make_sets(bench *b, const bench_case *c);
+void bench_free_sets(bench *b);
+
+/* n values drawn from N(0, 1); none is so small that f16 would make it subnormal. */
+void bench_normal(float *out, int64_t n, uint64_t seed);
+
+/* Fills a dense rank-1 tensor of any size and float dtype with such values; they repeat. */
+atto_status bench_fill_normal(atto_device *dev, const atto_tensor *flat, uint64_t seed);
+
+/* cpu_math.c: loops over host memory, compiled once per CPU level. */
+typedef void (*bench_loop)(float *restrict y, const float *restrict x, int64_t n, float a, float b);
+
+typedef struct bench_loops {
+    const char *level;
+    bench_loop exp;       /* y = attop_exp(x): the yardstick of one elementary function */
+    bench_loop scale;     /* y = a * x: the yardstick of memory */
+    bench_loop gelu_libm; /* y = x/2 (1 + erff(x / sqrt 2)) */
+    bench_loop forward[ATTO_ACT_COUNT];
+    bench_loop backward[ATTO_ACT_COUNT]; /* y = act'(x) */
+} bench_loops;
+
+/* The loops of the best level that this CPU has, at most the named one ("base", "avx2", "avx512";
+ * NULL = no limit). NULL when the name is none. */
+const bench_loops *bench_loops_of(const char *at_most);
+
+/* Runs a loop over n elements with all OpenMP threads. */
+void bench_loop_parallel(bench_loop loop, float *y, const float *x, int64_t n, float a);
+
+/* Nanoseconds per element of a loop over data in the first-level cache, one thread. */
+double bench_loop_ns(bench_loop loop, float a, float b);
+
+/* Three ways over large arrays, interleaved: medians in ms. */
+typedef struct bench_gelu {
+    int64_t elements;
+    double attocl_ms;
+    double scale_ms;
+    double libm_ms;
+} bench_gelu;
+
+atto_status bench_gelu_large(const bench_loops *loops, int64_t elements, bench_gelu *out);
+
+/* GB/s of y = a * x over host arrays of that many bytes each; the median of the samples. */
+double bench_host_ceiling(const char *at_most, int64_t bytes, int32_t samples);
+
+/* Bytes of the CPU's last-level cache; 32 MiB where the system does not say. */
+int64_t bench_last_level_cache(void);
+
+/* Monotonic seconds. */
+double bench_clock(void);
+
+/* Sorts values and returns the median. */
+double bench_median(double *values, int32_t n);
+
+#endif

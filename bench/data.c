@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: MIT */
+/* The tensors that are measured: random normal data in enough sets that no cache holds them. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench.h"
+
+#define COLS    4096
+#define PITCH   (COLS + 64)
+#define PATTERN (1 << 18) /* values made on the host; the rest of a tensor repeats them */
+
+/* xorshift64* (Vigna 2014): enough for data whose only job is to be ordinary. */
+static double uniform(uint64_t *state)
+{
+    uint64_t s = *state;
+    s ^= s >> 12;
+    s ^= s << 25;
+    s ^= s >> 27;
+    *state = s;
+    return ((double)((s * 0x2545f4914f6cdd1dULL) >> 11) + 0.5) / 9007199254740992.0;
+}
+
+/* Box and Muller 1958. */
+void bench_normal(float *out, int64_t n, uint64_t seed)
+{
+    const float smallest = 0x1p-13f;
+    uint64_t state = seed * 0x9e3779b97f4a7c15ULL + 1;
+    for (int64_t i = 0; i < n; i++) {
+        const double radius = sqrt(-2.0 * log(uniform(&state)));
+        const float v = (float)(radius * cos(6.283185307179586 * uniform(&state)));
+        out[i] = fabsf(v) < smallest ? copysignf(smallest, v) : v;
+    }
+}
+
+/* Doubles the filled front of a dense tensor until it is full. */
+static atto_status repeat_front(const atto_tensor *flat, int64_t filled)
+{
+    const int64_t n = flat->shape[0];
+    while (filled < n) {
+        const int64_t count = filled < n - filled ? filled : n - filled;
+        atto_tensor from, to;
+        BENCH_TRY(atto_tensor_slice(flat, 0, 0, count, 1, &from));
+        BENCH_TRY(atto_tensor_slice(flat, 0, filled, filled + count, 1, &to));
+        BENCH_TRY(atto_tensor_copy(&to, &from));
+        filled += count;
+    }
+    return ATTO_OK;
+}
+
+/* The first count elements = the pattern, converted to the dtype of flat on the device. */
+static atto_status write_front(atto_device *dev, const atto_tensor *flat, const float *pattern,
+                               int64_t count)
+{
+    atto_tensor wide, front;
+    BENCH_TRY(atto_tensor_alloc(dev, ATTO_F32, atto_shape1(count), &wide));
+    atto_status status = atto_tensor_write(&wide, pattern);
+    if (status == ATTO_OK) status = atto_tensor_slice(flat, 0, 0, count, 1, &front);
+    if (status == ATTO_OK) status = atto_tensor_copy(&front, &wide);
+    atto_tensor_free(&wide);
+    return status;
+}
+
+atto_status bench_fill_normal(atto_device *dev, const atto_tensor *flat, uint64_t seed)
+{
+    const int64_t n = flat->shape[0];
+    const int64_t count = n < PATTERN ? n : PATTERN;
+    float *pattern = malloc((size_t)count * sizeof *pattern);
+    if (pattern == NULL) return ATTO_E_MEMORY;
+    bench_normal(pattern, count, seed);
+    atto_status status = write_front(dev, flat, pattern, count);
+    free(pattern);
+    return status == ATTO_OK ? repeat_front(flat, count) : status;
+}
+
+/* The logical shape of n elements in a layout; n is rounded down to whole rows. */
+static atto_shape shape_of(bench_layout layout, int64_t n)
+{
+    if (layout == BENCH_DENSE) return atto_shape1(n);
+    return n < COLS ? atto_shape2(1, n) : atto_shape2(n / COLS, COLS);
+}
+
+static int64_t numel(atto_shape s)
+{
+    return s.rank == 1 ? s.dim[0] : s.dim[0] * s.dim[1];
+}
+
+/* A tensor of that logical shape over memory of its own; contents are undefined. */
+static atto_status make_tensor(atto_device *dev, atto_dtype dtype, atto_shape shape,
+                               bench_layout layout, atto_tensor *out)
+{
+    const int64_t stored = layout == BENCH_PITCHED ? shape.dim[0] * PITCH : numel(shape);
+    atto_tensor flat;
+    BENCH_TRY(atto_tensor_alloc(dev, dtype, atto_shape1(stored), &flat));
+    *out = atto_tensor_of(flat.buffer, dtype, shape, 0);
+    if (layout == BENCH_PITCHED) out->stride[0] = PITCH;
+    if (layout == BENCH_TRANSPOSED) {
+        out->stride[0] = 1;
+        out->stride[1] = shape.dim[0];
+    }
+    return ATTO_OK;
+}
+
+/* The memory of such a tensor as one row. */
+static atto_tensor flat_of(const atto_tensor *t, bench_layout layout)
+{
+    const int64_t n = layout == BENCH_PITCHED ? t->shape[0] * PITCH : atto_tensor_numel(t);
+    return atto_tensor_of(t->buffer, t->dtype, atto_shape1(n), 0);
+}
+
+/* The first set gets new values, the others copies of them. */
+static atto_status fill_input(bench *b, const atto_tensor *t, const atto_tensor *first,
+                              bench_layout layout, uint64_t seed)
+{
+    const atto_tensor to = flat_of(t, layout);
+    if (first == NULL) return bench_fill_normal(b->dev, &to, seed);
+    const atto_tensor from = flat_of(first, layout);
+    return atto_tensor_copy(&to, &from);
+}
+
+static void free_set(bench_tensors *t)
+{
+    atto_tensor_free(&t->x);
+    atto_tensor_free(&t->dy);
+    atto_tensor_free(&t->out);
+}
+
+static atto_status allocate_set(bench *b, const bench_case *c, bench_tensors *out)
+{
+    const bench_layout layout = c->row->layout;
+    const bench_layout out_layout = layout == BENCH_TRANSPOSED ? BENCH_DENSE : layout;
+    const atto_shape shape = shape_of(layout, b->options.elements);
+    const atto_dtype out_dtype = c->row->out_dtype ? c->row->out_dtype : c->dtype;
+    BENCH_TRY(make_tensor(b->dev, c->dtype, shape, layout, &out->x));
+    BENCH_TRY(make_tensor(b->dev, c->dtype, shape, layout, &out->dy));
+    return make_tensor(b->dev, out_dtype, shape, out_layout, &out->out);
+}
+
+/* The next set; all of it is released on failure. */
+static atto_status make_set(bench *b, const bench_case *c)
+{
+    const bench_layout layout = c->row->layout;
+    const bench_tensors *first = b->set_count > 0 ? &b->sets[0] : NULL;
+    bench_tensors t;
+    memset(&t, 0, sizeof t);
+    atto_status status = allocate_set(b, c, &t);
+    if (status == ATTO_OK) status = fill_input(b, &t.x, first ? &first->x : NULL, layout, 1);
+    if (status == ATTO_OK) status = fill_input(b, &t.dy, first ? &first->dy : NULL, layout, 2);
+    if (status == ATTO_OK) status = atto_device_sync(b->dev); /* memory is only now really there */
+    if (status == ATTO_OK)
+        b->sets[b->set_count++] = t;
+    else
+        free_set(&t);
+    return status;
+}
+
+/* Linux says it in /sys. Not sysconf: in a virtual machine glibc adds up the caches of the whole
+ * processor, ten times what this machine has. */
+int64_t bench_last_level_cache(void)
+{
+    FILE *file = fopen("/sys/devices/system/cpu/cpu0/cache/index3/size", "r");
+    long long kib = 0;
+    if (file != NULL && fscanf(file, "%lldK", &kib) != 1) kib = 0;
+    if (file != NULL) fclose(file);
+    return kib > 0 ? kib << 10 : 32 << 20;
+}
+
+/* How many sets make ten times the last-level cache (CPU) or 1 GiB (GPU), within an eighth of the
+ * device's memory. */
+static int32_t sets_wanted(const bench *b, const bench_case *c)
+{
+    const int64_t tensor = b->options.elements * (int64_t)atto_dtype_size(c->dtype);
+    const int64_t moved = tensor * (c->row->reads + c->row->writes);
+    const int64_t target = b->is_cpu ? 10 * bench_last_level_cache() : (int64_t)1 << 30;
+    const int64_t most = (int64_t)(b->info.memory_bytes / 8) / (3 * tensor);
+    int64_t n = (target + moved - 1) / moved;
+    if (b->info.memory_bytes > 0 && n > most) n = most;
+    if (n > BENCH_MAX_SETS) n = BENCH_MAX_SETS;
+    return n < 1 ? 1 : (int32_t)n;
+}
+
+static bool same_tensors(const bench_case *a, const bench_case *b)
+{
+    return a->row != NULL && a->dtype == b->dtype && a->row->layout == b->row->layout &&
+           a->row->out_dtype == b->row->out_dtype;
+}
+
+atto_status bench_make_sets(bench *b, const bench_case *c)
+{
+    if (!same_tensors(&b->made_for, c)) bench_free_sets(b);
+    b->made_for = *c;
+    const int32_t wanted = sets_wanted(b, c);
+    while (b->set_count < wanted) {
+        const atto_status status = make_set(b, c);
+        if (status == ATTO_E_MEMORY && b->set_count > 0) break; /* the largest that fits */
+        if (status != ATTO_OK) return status;
+    }
+    return ATTO_OK;
+}
+
+void bench_free_sets(bench *b)
+{
+    for (int32_t i = 0; i < b->set_count; i++) free_set(&b->sets[i]);
+    if (b->set_count > 0) (void)atto_device_trim(b->dev); /* the next sets have other sizes */
+    b->set_count = 0;
+    b->next = 0;
+    b->made_for = (bench_case){ 0 };
+}

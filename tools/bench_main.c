@@ -1,0 +1,343 @@
+/* SPDX-License-Identifier: MIT */
+/* attocl bench: options, the table on the terminal, CSV and JSON. */
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench.h"
+#include "tool.h"
+
+static const char usage[] =
+    "Usage: attocl bench [OPTION]...\n"
+    "Measures ops on a device and compares each with the time that its bytes need at the least.\n\n"
+    "  -d, --device NAME    as atto_device_open takes it (default: auto)\n"
+    "  -f, --filter TEXT    only rows whose \"op pass dtype layout\" contains TEXT\n"
+    "  -t, --dtype DTYPE    every row on f32, f16 or bf16 instead of the usual choice\n"
+    "  -n, --size N         elements per tensor (default: 67108864 on GPUs, 16777216 on CPUs)\n"
+    "  -s, --samples N      timed samples per row (default: 25)\n"
+    "  -q, --quick          an eighth of the elements and 7 samples: for a look, not for figures\n"
+    "  -c, --csv            comma-separated values instead of a table\n"
+    "  -j, --json FILE      write JSON as well (- is standard output, then without the table)\n"
+    "  -l, --list           list the rows that would run\n"
+    "\nInstead of the table:\n"
+    "      --cpu-math       the CPU's formulas in cache and GELU in memory; fails when too slow\n"
+    "      --cpu-level L    with --cpu-math: at most base, avx2 or avx512\n"
+    "      --first-call     time to open a device and to finish the first call, cold and warm\n"
+    "\n  -h, --help           this text\n";
+
+typedef enum style { STYLE_TABLE, STYLE_CSV, STYLE_SILENT } style;
+
+typedef struct request {
+    const char *device;
+    const char *json_path;
+    const char *cpu_level;
+    bench_options bench;
+    bool csv, list, cpu_math, first_call, first_call_child;
+} request;
+
+#define MAX_CASES 1024
+
+/* A measured case or its failure. */
+typedef struct outcome {
+    bench_case which;
+    atto_status status;
+    bench_result result;
+} outcome;
+
+static void shape_text(atto_shape shape, char *out, size_t bytes)
+{
+    size_t used = 0;
+    out[0] = '\0';
+    for (int32_t i = 0; i < shape.rank && used < bytes; i++)
+        used +=
+            (size_t)snprintf(out + used, bytes - used, "%s%" PRId64, i ? "x" : "", shape.dim[i]);
+}
+
+static const char *note(const bench_result *r)
+{
+    if (r->latency) return "latency";
+    if (r->hidden_copies) return "hidden copies";
+    return r->noisy ? "noisy" : "";
+}
+
+/* The table and the CSV. */
+
+static void print_head(style how)
+{
+    if (how == STYLE_TABLE)
+        printf("%-13s %-8s %-5s %-10s %-12s %9s %9s %8s %9s %9s\n", "op", "pass", "dtype", "layout",
+               "shape", "median ms", "min ms", "GB/s", "floor ms", "of ceiling");
+    if (how == STYLE_CSV)
+        puts("op,pass,dtype,layout,shape,median_ms,min_ms,gb_per_s,floor_ms,fraction,samples,"
+             "launches,note");
+}
+
+static void print_failure(style how, const outcome *o)
+{
+    const bench_row *row = o->which.row;
+    const char *format =
+        how == STYLE_TABLE ? "%-13s %-8s %-5s %-10s %s\n" : "%s,%s,%s,%s,,,,,,,,,%s\n";
+    printf(format, row->op, row->pass, atto_dtype_name(o->which.dtype),
+           bench_layout_name(row->layout), atto_status_name(o->status));
+}
+
+static void print_result(style how, const outcome *o)
+{
+    const bench_row *row = o->which.row;
+    const bench_result *r = &o->result;
+    char shape[64];
+    shape_text(r->shape, shape, sizeof shape);
+    const char *format = how == STYLE_TABLE
+                             ? "%-13s %-8s %-5s %-10s %-12s %9.4f %9.4f %8.1f %9.4f %9.2f"
+                             : "%s,%s,%s,%s,%s,%.6g,%.6g,%.6g,%.6g,%.4g";
+    printf(format, row->op, row->pass, atto_dtype_name(o->which.dtype),
+           bench_layout_name(row->layout), shape, r->median_ms, r->min_ms, r->gb_per_s, r->floor_ms,
+           r->fraction);
+    if (how == STYLE_TABLE)
+        printf("  %s\n", note(r));
+    else
+        printf(",%d,%d,%s\n", (int)r->samples, (int)r->launches, note(r));
+}
+
+static void print_outcome(style how, const outcome *o)
+{
+    if (how == STYLE_SILENT) return;
+    if (o->status == ATTO_OK)
+        print_result(how, o);
+    else
+        print_failure(how, o);
+    fflush(stdout);
+}
+
+static void print_ceilings(style how, const bench *b)
+{
+    if (how != STYLE_TABLE) return;
+    for (int dtype = ATTO_F32; dtype <= ATTO_BF16; dtype++)
+        if (b->ceiling[dtype].how != NULL)
+            printf("ceiling %s: %.1f GB/s (%s)\n", atto_dtype_name((atto_dtype)dtype),
+                   b->ceiling[dtype].gb_per_s, b->ceiling[dtype].how);
+    if (b->options.quick) puts("quick: for a look, not for figures");
+}
+
+/* JSON. */
+
+static void json_outcome(json *j, const outcome *o)
+{
+    const bench_row *row = o->which.row;
+    const bench_result *r = &o->result;
+    char shape[64];
+    shape_text(r->shape, shape, sizeof shape);
+    json_open_object(j, NULL);
+    json_string(j, "op", row->op);
+    json_string(j, "pass", row->pass);
+    json_string(j, "dtype", atto_dtype_name(o->which.dtype));
+    json_string(j, "layout", bench_layout_name(row->layout));
+    if (o->status == ATTO_OK) {
+        json_string(j, "shape", shape);
+        json_number(j, "bytes", r->bytes);
+        json_number(j, "flops", r->flops);
+        json_number(j, "median_ms", r->median_ms);
+        json_number(j, "min_ms", r->min_ms);
+        json_number(j, "gb_per_s", r->gb_per_s);
+        json_number(j, "floor_ms", r->floor_ms);
+        json_number(j, "fraction", r->fraction);
+        json_integer(j, "samples", r->samples);
+        json_integer(j, "launches_per_sample", r->launches);
+        json_bool(j, "latency", r->latency);
+        json_bool(j, "hidden_copies", r->hidden_copies);
+        json_bool(j, "noisy", r->noisy);
+    } else {
+        json_string(j, "error", atto_status_name(o->status));
+    }
+    json_close_object(j);
+}
+
+static void json_ceilings(json *j, const bench *b)
+{
+    json_open_object(j, "ceilings");
+    for (int dtype = ATTO_F32; dtype <= ATTO_BF16; dtype++) {
+        if (b->ceiling[dtype].how == NULL) continue;
+        json_open_object(j, atto_dtype_name((atto_dtype)dtype));
+        json_number(j, "gb_per_s", b->ceiling[dtype].gb_per_s);
+        json_string(j, "how", b->ceiling[dtype].how);
+        json_close_object(j);
+    }
+    json_close_object(j);
+}
+
+static bool write_json(const char *path, const bench *b, const outcome *outcomes, int32_t n)
+{
+    json j;
+    if (!json_open(&j, path)) return false;
+    json_open_object(&j, NULL);
+    tool_json_header(&j, &b->info);
+    json_integer(&j, "elements", b->options.elements);
+    json_string(&j, "clock", b->events ? "device" : "wall");
+    json_bool(&j, "quick", b->options.quick);
+    json_ceilings(&j, b);
+    json_open_array(&j, "rows");
+    for (int32_t i = 0; i < n; i++) json_outcome(&j, &outcomes[i]);
+    json_close_array(&j);
+    json_close_object(&j);
+    return json_finish(&j, path);
+}
+
+/* Running. */
+
+/* Returns how many cases were tried; a lost device ends the run. */
+static int32_t run_cases(bench *b, const bench_case *cases, int32_t n, style how, outcome *outcomes,
+                         int *code)
+{
+    for (int32_t i = 0; i < n; i++) {
+        outcome *o = &outcomes[i];
+        tool_progress("[%d/%d] %s %s %s %s", (int)i + 1, (int)n, cases[i].row->op,
+                      cases[i].row->pass, atto_dtype_name(cases[i].dtype),
+                      bench_layout_name(cases[i].row->layout));
+        o->which = cases[i];
+        o->status = bench_measure(b, &cases[i], &o->result);
+        tool_progress(NULL);
+        print_outcome(how, o);
+        if (o->status == ATTO_OK) continue;
+        *code = tool_fail(cases[i].row->op, o->status);
+        if (o->status == ATTO_E_LOST) return i + 1;
+    }
+    return n;
+}
+
+static int run_open(const request *r, bench *b, const bench_case *cases, int32_t n)
+{
+    static outcome outcomes[MAX_CASES];
+    const bool to_stdout = r->json_path != NULL && strcmp(r->json_path, "-") == 0;
+    const style how = to_stdout ? STYLE_SILENT : r->csv ? STYLE_CSV : STYLE_TABLE;
+    int code = TOOL_OK;
+    if (how == STYLE_TABLE)
+        printf("%s, %s %s, driver %s\n\n", b->info.name, b->info.platform, b->info.version,
+               b->info.driver[0] ? b->info.driver : "-");
+    if (how != STYLE_SILENT) print_head(how);
+    const int32_t tried = run_cases(b, cases, n, how, outcomes, &code);
+    print_ceilings(how, b);
+    if (r->json_path != NULL && !write_json(r->json_path, b, outcomes, tried)) code = TOOL_FAILED;
+    return code;
+}
+
+static int list_cases(const bench_case *cases, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++)
+        printf("%s %s %s %s\n", cases[i].row->op, cases[i].row->pass,
+               atto_dtype_name(cases[i].dtype), bench_layout_name(cases[i].row->layout));
+    return TOOL_OK;
+}
+
+static int run_rows(const request *r)
+{
+    static bench_case cases[MAX_CASES];
+    int32_t n = bench_plan(&r->bench, cases, MAX_CASES);
+    if (n > MAX_CASES) n = MAX_CASES;
+    if (n == 0) return tool_misuse("bench", "no row contains '%s'", r->bench.filter);
+    if (r->list) return list_cases(cases, n);
+    bench b;
+    const atto_status status = bench_open(r->device, &r->bench, &b);
+    if (status != ATTO_OK) return tool_fail("opening the device", status);
+    const int code = run_open(r, &b, cases, n);
+    bench_close(&b);
+    return code;
+}
+
+/* Options. */
+
+enum { OPTION_CPU_MATH = 256, OPTION_CPU_LEVEL, OPTION_FIRST_CALL, OPTION_CHILD };
+
+static const struct option long_options[] = {
+    { "device", required_argument, NULL, 'd' },
+    { "filter", required_argument, NULL, 'f' },
+    { "dtype", required_argument, NULL, 't' },
+    { "size", required_argument, NULL, 'n' },
+    { "samples", required_argument, NULL, 's' },
+    { "quick", no_argument, NULL, 'q' },
+    { "csv", no_argument, NULL, 'c' },
+    { "json", required_argument, NULL, 'j' },
+    { "list", no_argument, NULL, 'l' },
+    { "cpu-math", no_argument, NULL, OPTION_CPU_MATH },
+    { "cpu-level", required_argument, NULL, OPTION_CPU_LEVEL },
+    { "first-call", no_argument, NULL, OPTION_FIRST_CALL },
+    { "first-call-child", no_argument, NULL, OPTION_CHILD }, /* what --first-call starts */
+    { "help", no_argument, NULL, 'h' },
+    { NULL, 0, NULL, 0 },
+};
+
+/* Options with a value that can be wrong; TOOL_OK, or TOOL_USAGE after a message. */
+static int parse_value(int option, request *r)
+{
+    if (option == 't' && (r->bench.dtype = tool_parse_dtype(optarg)) == 0)
+        return tool_misuse("bench", "--dtype is '%s', expected f32, f16 or bf16", optarg);
+    if (option == 'n' && (r->bench.elements = tool_parse_count(optarg, (int64_t)1 << 40)) == 0)
+        return tool_misuse("bench", "--size is '%s', expected a positive number", optarg);
+    if (option == 's' &&
+        (r->bench.samples = (int32_t)tool_parse_count(optarg, BENCH_MAX_SAMPLES)) == 0)
+        return tool_misuse("bench", "--samples is '%s', expected 1 to %d", optarg,
+                           BENCH_MAX_SAMPLES);
+    return TOOL_OK;
+}
+
+/* TOOL_OK, TOOL_USAGE after a message, or -1 after --help. */
+static int parse_option(int option, request *r)
+{
+    switch (option) {
+    case 'd':
+        r->device = optarg;
+        break;
+    case 'f':
+        r->bench.filter = optarg;
+        break;
+    case 'q':
+        r->bench.quick = true;
+        break;
+    case 'c':
+        r->csv = true;
+        break;
+    case 'j':
+        r->json_path = optarg;
+        break;
+    case 'l':
+        r->list = true;
+        break;
+    case OPTION_CPU_MATH:
+        r->cpu_math = true;
+        break;
+    case OPTION_CPU_LEVEL:
+        r->cpu_level = optarg;
+        break;
+    case OPTION_FIRST_CALL:
+        r->first_call = true;
+        break;
+    case OPTION_CHILD:
+        r->first_call_child = true;
+        break;
+    case 'h':
+        fputs(usage, stdout);
+        return -1;
+    case 't':
+    case 'n':
+    case 's':
+        return parse_value(option, r);
+    default:
+        return TOOL_USAGE; /* getopt_long has said what is wrong */
+    }
+    return TOOL_OK;
+}
+
+int tool_bench(int argc, char **argv)
+{
+    request r = { .device = NULL };
+    int option;
+    while ((option = getopt_long(argc, argv, "d:f:t:n:s:qcj:lh", long_options, NULL)) != -1) {
+        const int code = parse_option(option, &r);
+        if (code != TOOL_OK) return code < 0 ? TOOL_OK : code;
+    }
+    if (optind < argc) return tool_misuse("bench", "unexpected argument '%s'", argv[optind]);
+    if (r.first_call_child) return tool_first_call_child(r.device);
+    if (r.first_call) return tool_first_call(r.device, r.json_path);
+    if (r.cpu_math) return tool_cpu_math(r.cpu_level, r.json_path);
+    return run_rows(&r);
+}

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: MIT */
+/* What selftest compares: the ops, the same call on any device, and how far results may differ. */
+#ifndef ATTO_CHECK_TOOL_H
+#define ATTO_CHECK_TOOL_H
+
+#include <attocl.h>
+
+/* One op as selftest runs it: an activation, dropout, or both. */
+typedef struct check_op {
+    const char *name;
+    atto_activation act;
+    float dropout;
+    bool dropout_only; /* atto_dropout_*, not atto_act_* */
+} check_op;
+
+/* Forward: out = op(x). Backward: out = op'(x) * dy. */
+atto_status check_call(atto_device *dev, const check_op *op, bool backward, atto_rng rng,
+                       const atto_tensor *x, const atto_tensor *dy, const atto_tensor *out);
+
+/* The same on dense host data of a dtype, through a device of any kind. */
+atto_status check_call_host(atto_device *dev, const check_op *op, bool backward, atto_rng rng,
+                            atto_dtype dtype, int64_t n, const void *x, const void *dy, void *out);
+
+/* Host data from f32 to a dtype and back, through dev. */
+atto_status check_narrow(atto_device *dev, const float *in, atto_dtype dtype, int64_t n, void *out);
+atto_status check_widen(atto_device *dev, const void *in, atto_dtype dtype, int64_t n, float *out);
+
+/* The worst element of a comparison: error / tolerance, at most 1 when all is well. */
+typedef struct check_worst {
+    double ratio;
+    int64_t index;
+    float got, want;
+} check_worst;
+
+/*
+ * |got - want| <= 64 * 2^-24 * (1 + |x|) * |dy| / (1 - p)   a few ulp of each term of the formula
+ *                 + eps(dtype) * |want| + tiny(dtype)        one step of the stored result
+ *
+ * with |dy| = 1 forward. NaN must meet NaN, infinities must be equal. dy is NULL forward.
+ */
+check_worst check_compare(const check_op *op, atto_dtype dtype, int64_t n, const float *x,
+                          const float *dy, const float *got, const float *want);
+
+#endif
