@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# Runs tests under AddressSanitizer (leaks included) and UndefinedBehaviorSanitizer.
+#
+#   scripts/asan.sh [ctest arguments]   default: the CPU backend, and the label small on OpenCL
+
+set -euo pipefail
+source "$(dirname "$0")/common.sh"
+
+# Tests ask for more memory than there is.
+export ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:allocator_may_return_null=1
+export UBSAN_OPTIONS=print_stacktrace=1
+# OpenCL drivers keep memory until the process ends; what is ours must be freed.
+export LSAN_OPTIONS=suppressions=$root/scripts/lsan.txt:print_suppressions=0
+
+only_pocl # Intel's driver opens libraries in a way that AddressSanitizer forbids
+build asan
+if [ $# -gt 0 ]; then
+    tests asan "$@"
+else
+    tests asan -E '\.(cpu-base|opencl)$' -LE 'wide|small'
+    tests asan -L small
+fi

@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# What CI has no time for: all targets, all faults, every f16 and bf16 value, Intel's CPU runtime,
+# and all OpenCL tests on Oclgrind.
+#
+#   scripts/nightly.sh         all of it, about an hour on two cores
+#   scripts/nightly.sh NAME    one of: portability exhaustive intel oclgrind mutate
+
+set -euo pipefail
+source "$(dirname "$0")/common.sh"
+
+portability() { "$root/scripts/portability.sh" --full; }
+
+mutate() { "$root/scripts/mutate.sh"; }
+
+oclgrind() { "$root/scripts/oclgrind.sh" '\.opencl$'; }
+
+# Without ctest and its time limit: all floats take longer.
+exhaustive()
+{
+    build release
+    ATTO_TEST_EXHAUSTIVE=1 "$root/build/release/tests/test_math"
+}
+
+# Intel's OpenCL for CPUs comes as a Python package; its compiler is unlike PoCL's, and it has
+# sub-groups.
+intel()
+{
+    local folder=$root/build/intel library
+    need python3 python3-venv
+    [ -x "$folder/venv/bin/pip" ] || python3 -m venv "$folder/venv"
+    "$folder/venv/bin/pip" install -q intel-opencl-rt intel-cmplr-lib-rt
+    library=$(find "$folder/venv" -name libintelocl.so -print -quit)
+    [ -n "$library" ] || die "no libintelocl.so in the package intel-opencl-rt"
+    mkdir -p "$folder/vendors"
+    printf '%s\n' "$library" > "$folder/vendors/intel.icd"
+    build release
+    export OCL_ICD_VENDORS=$folder/vendors
+    "$root/build/release/attocl" info | tee "$folder/info"
+    grep -q 'opencl, Intel' "$folder/info" || die "the device is not Intel's"
+    tests release -R '\.opencl'
+    unset OCL_ICD_VENDORS
+}
+
+parts=(portability exhaustive intel oclgrind mutate)
+if [ "${1:-}" = --help ]; then
+    usage
+    exit
+elif [ $# -gt 0 ]; then
+    parts=("$@")
+fi
+for part in "${parts[@]}"; do
+    [[ " portability exhaustive intel mutate " == *" $part "* ]] || die "unknown part $part"
+    say "$part"
+    "$part"
+done
+say "all passed: ${parts[*]}"
