@@ -20,7 +20,7 @@
  *
  * One text for OpenCL C 1.2 and C11 (and C++11). Under OpenCL exp, log, sqrt and rsqrt are
  * built-ins; the others are ours there as well: on an H200 they are as fast as the built-ins or
- * faster, and PoCL's erf and expm1 take fifteen times as long. In C all of them are ours, because
+ * faster, and PoCL's erf and expm1 are scalar and many times slower. In C all of them are ours, because
  * calls to libm do not vectorise; they have no branch and no table, so a loop over them does, given
  * -fno-math-errno -fno-trapping-math.
  *
@@ -144,6 +144,23 @@ ATTO_INLINE float attop_divide(float x, float y)
 #endif
 }
 
+/* k ln 2 + ln(1 + f), 1 + f in [sqrt(1/2), sqrt 2).
+ * ln(1 + f) = f - f^2/2 + f^3 p(f), relative error 2^-27.3. */
+ATTO_INLINE float attop_log_reduced(float f, float k)
+{
+    const float z = f * f;
+    float p = -7.636144e-2f;
+    p = p * f + 1.2765446e-1f;
+    p = p * f - 1.3161333e-1f;
+    p = p * f + 1.4201263e-1f;
+    p = p * f - 1.6623197e-1f;
+    p = p * f + 2.0001248e-1f;
+    p = p * f - 2.5000826e-1f;
+    p = p * f + 3.333333e-1f;
+    const float low = (z * (f * p) + k * ATTOP_LN2_LOW) - 0.5f * z;
+    return (f + low) + k * ATTOP_LN2_HIGH;
+}
+
 #ifdef ATTOP_OPENCL
 
 ATTO_INLINE float attop_sqrt(float x)
@@ -226,8 +243,7 @@ ATTO_INLINE float attop_exp_neg(float x)
     return attop_exp_bounded(x < -104.0f ? -104.0f : x);
 }
 
-/* ln x = k ln 2 + ln(1 + f), 1 + f in [sqrt(1/2), sqrt 2).
- * ln(1 + f) = f - f^2/2 + f^3 p(f), relative error 2^-27.3. Subnormals are scaled by 2^23 first. */
+/* ln x = k ln 2 + ln(1 + f), 1 + f in [sqrt(1/2), sqrt 2). Subnormals are scaled by 2^23 first. */
 ATTO_INLINE float attop_log(float x)
 {
     const float scaled = x < 1.17549435e-38f ? x * 8388608.0f : x;
@@ -235,17 +251,7 @@ ATTO_INLINE float attop_log(float x)
     const attop_u32 u = attop_bits(scaled) - ATTOP_SQRT_HALF_BITS;
     const float k = (float)((attop_i32)u >> 23) + offset;
     const float f = attop_float((u & 0x007fffffu) + ATTOP_SQRT_HALF_BITS) - 1.0f;
-    const float z = f * f;
-    float p = -7.636144e-2f;
-    p = p * f + 1.2765446e-1f;
-    p = p * f - 1.3161333e-1f;
-    p = p * f + 1.4201263e-1f;
-    p = p * f - 1.6623197e-1f;
-    p = p * f + 2.0001248e-1f;
-    p = p * f - 2.5000826e-1f;
-    p = p * f + 3.333333e-1f;
-    const float low = (z * (f * p) + k * ATTOP_LN2_LOW) - 0.5f * z;
-    float y = (f + low) + k * ATTOP_LN2_HIGH;
+    float y = attop_log_reduced(f, k);
     y = x < INFINITY ? y : x; /* +inf and NaN */
     y = x == 0.0f ? -INFINITY : y;
     return x < 0.0f ? NAN : y;
@@ -300,7 +306,7 @@ ATTO_INLINE float attop_expm1_neg(float x)
 /* ln(1 + x) = k ln 2 + ln(1 + f), k from the rounded 1 + x, f = 2^-k x + (2^-k - 1).
  * Both terms of f are exact (2^-k x is an integer subtraction in the exponent), so it is x itself
  * for k = 0, and otherwise rounded once beside a result of at least 0.34. 2^-k is formed as
- * 2^(2-k) / 4 because k = 128 occurs. The polynomial is that of attop_log. */
+ * 2^(2-k) / 4 because k = 128 occurs. */
 ATTO_INLINE float attop_log1p(float x)
 {
     const attop_u32 u = attop_bits(1.0f + x) - ATTOP_SQRT_HALF_BITS;
@@ -308,17 +314,7 @@ ATTO_INLINE float attop_log1p(float x)
     const float k = (float)((attop_i32)u >> 23);
     const float f =
         attop_float(attop_bits(x) - shift) + (0.25f * attop_float(0x40800000u - shift) - 1.0f);
-    const float z = f * f;
-    float p = -7.636144e-2f;
-    p = p * f + 1.2765446e-1f;
-    p = p * f - 1.3161333e-1f;
-    p = p * f + 1.4201263e-1f;
-    p = p * f - 1.6623197e-1f;
-    p = p * f + 2.0001248e-1f;
-    p = p * f - 2.5000826e-1f;
-    p = p * f + 3.333333e-1f;
-    const float low = (z * (f * p) + k * ATTOP_LN2_LOW) - 0.5f * z;
-    float y = attop_copysign((f + low) + k * ATTOP_LN2_HIGH, x);
+    float y = attop_copysign(attop_log_reduced(f, k), x);
     y = x < INFINITY ? y : x; /* +inf and NaN */
     y = x == -1.0f ? -INFINITY : y;
     return x < -1.0f ? NAN : y;
