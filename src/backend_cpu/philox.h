@@ -2,7 +2,7 @@
 /* Philox4x32-10 over consecutive counters, a vector of counters at a time.
  *
  * One text for 4, 8 and 16 lanes. Compilers do not find the 32x32->64 multiply of the even lanes by
- * themselves (the plain loop over attom_philox runs at a seventh of the speed), so that is the one
+ * themselves (the plain loop over attom_philox runs at a tenth of the speed), so that is the one
  * line that differs by level. */
 #ifndef ATTO_CPU_PHILOX_H
 #define ATTO_CPU_PHILOX_H
