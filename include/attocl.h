@@ -4,6 +4,7 @@
 #define ATTOCL_H
 
 #include <attocl/device.h>
+#include <attocl/kernel.h>
 #include <attocl/rng.h>
 #include <attocl/status.h>
 #include <attocl/tensor.h>

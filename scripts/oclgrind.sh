@@ -25,6 +25,7 @@ items=(
     tensor.opencl:tensor_copy_takes_any_size
     dropout.opencl:dropout_backward_accumulates
     act.opencl:act_backward_accumulates
+    kernel.opencl
 )
 
 # An ICD entry for Oclgrind alone, so that no other OpenCL can answer.

@@ -47,6 +47,12 @@ typedef struct atto__vtable {
     atto_status (*read)(atto_device *dev, void *memory, size_t offset_bytes, void *data,
                         size_t bytes);
 
+    /* Shows a block's bytes to the host, when everything enqueued has run, until unmap takes the same
+     * pointer. ATTO_MAP_WRITE: all of them will be written. */
+    atto_status (*map)(atto_device *dev, void *memory, size_t offset_bytes, size_t bytes,
+                       atto_map_mode mode, void **out);
+    atto_status (*unmap)(atto_device *dev, void *memory, void *mapped);
+
     /* Waits for everything enqueued. */
     atto_status (*sync)(atto_device *dev);
 
@@ -57,6 +63,13 @@ typedef struct atto__vtable {
     /* Every element = the dtype-sized bit pattern in the low bytes of bits. */
     atto_status (*fill)(atto_device *dev, const atto_tensor *dst, uint64_t bits,
                         const atto__layout *layout);
+
+    /* Kernels of the user's. create builds from a source whose parts for this backend are there; *out
+     * is the backend's own. launch gets checked arguments, with the tensors' final views, and n > 0. */
+    atto_status (*kernel_create)(atto_device *dev, const atto_kernel_source *source, void **out);
+    void (*kernel_destroy)(atto_device *dev, void *kernel);
+    atto_status (*launch)(atto_device *dev, void *kernel, int64_t n, const atto_kernel_arg *args,
+                          int32_t count);
 
     /* Time stamps on the device; *out is the backend's own. */
     atto_status (*event_record)(atto_device *dev, void **out);

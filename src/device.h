@@ -50,6 +50,7 @@ struct atto_buffer {
     atto__block *block;
     size_t bytes;
     atomic_int references;
+    void *mapped; /* what atto_tensor_map gave, until unmap; else NULL */
 };
 
 /* The block's handle: a pointer on the CPU, a cl_mem on OpenCL. */

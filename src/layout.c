@@ -67,11 +67,13 @@ static atto_status check_sizes(const atto_tensor *t, const char *what)
     return ATTO_OK;
 }
 
-static atto_status check_bounds(const atto_tensor *t, const char *what)
+static atto_status check_buffer(const atto_tensor *t, const char *what)
 {
     const int64_t extent = atto__extent(t);
     if (extent == 0) return ATTO_OK; /* empty: the buffer may be NULL */
     ATTO_REQUIRE(t->buffer, ATTO_E_NULL, "%s: buffer is NULL", what);
+    ATTO_REQUIRE(!t->buffer->mapped, ATTO_E_STATE,
+                 "%s: its buffer is mapped for the host; call atto_tensor_unmap first", what);
     const int64_t room = (int64_t)(t->buffer->bytes / atto_dtype_size(t->dtype));
     ATTO_REQUIRE(t->offset <= room && extent <= room - t->offset, ATTO_E_SHAPE,
                  "%s: the view ends at element %" PRId64 " of a buffer of %" PRId64 " elements",
@@ -94,7 +96,7 @@ atto_status atto__shape_check(const atto_tensor *t, const char *what)
 atto_status atto__view_check(const atto_tensor *t, const char *what)
 {
     ATTO_TRY(atto__shape_check(t, what));
-    return check_bounds(t, what);
+    return check_buffer(t, what);
 }
 
 /* Dimensions with more than one element, by falling stride; returns how many. */
@@ -112,6 +114,16 @@ static int32_t sort_dims(const atto_tensor *t, int64_t *shape, int64_t *stride)
         shape[at] = t->shape[d];
     }
     return n;
+}
+
+bool atto__view_dense(const atto_tensor *t)
+{
+    int64_t stride = 1;
+    for (int32_t d = t->rank - 1; d >= 0; d--) {
+        if (t->shape[d] > 1 && t->stride[d] != stride) return false;
+        stride *= t->shape[d];
+    }
+    return true;
 }
 
 bool atto__view_distinct(const atto_tensor *t)

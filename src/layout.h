@@ -15,8 +15,11 @@ int64_t atto__extent(const atto_tensor *t);
  * tensor in the message ("act_forward: x"). */
 atto_status atto__shape_check(const atto_tensor *t, const char *what);
 
-/* And the view lies inside its buffer, which only an empty one may lack. */
+/* And the view lies inside its buffer, which only an empty one may lack, and which is not mapped. */
 atto_status atto__view_check(const atto_tensor *t, const char *what);
+
+/* Row-major without gaps. */
+bool atto__view_dense(const atto_tensor *t);
 
 /* No element is reached twice. Exact for strides that nest, otherwise on the safe side. */
 bool atto__view_distinct(const atto_tensor *t);

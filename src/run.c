@@ -3,10 +3,9 @@
 #include "run.h"
 
 #include <stddef.h>
-#include <stdio.h>
 #include <string.h>
 
-#include "tensor.h"
+#include "operand.h"
 
 /* ---- the op table as data ---- */
 
@@ -67,7 +66,7 @@ ATTO_OP_TABLE(X)
 #define IS_NONE        0
 static const atto__op_info ops[] = {
 #define X(op, OP, shape_rule, autocast, in_place, random, data_errors)                                 \
-    { #op, sizeof(struct atto_##op##_args), offsetof(struct atto_##op##_args, reserved),           \
+    { { #op "_forward", #op "_backward" }, sizeof(struct atto_##op##_args), offsetof(struct atto_##op##_args, reserved),           \
       fields_##op, IS_##shape_rule, IS_##in_place, IS_##data_errors, draws_##op,                      \
       check_##op, call_##op },
     ATTO_OP_TABLE(X)
@@ -105,37 +104,22 @@ bool atto__field_reads(const atto__field *field, const void *args, atto__directi
 
 /* ---- one call ---- */
 
-typedef struct operand {
-    const atto__field *field;
-    const atto_tensor *given; /* the caller's view */
-    atto_tensor view;         /* what the backend gets: merged dimensions */
-    atto_tensor packed;       /* a dense copy in scratch, if is_packed */
-    atto_buffer buffer;       /* its header */
-    bool reads, writes, is_packed;
-} operand;
-
 typedef struct call {
     atto_device *dev;
     const atto__op_info *op;
     atto__direction direction;
+    const char *name; /* "act_forward" */
     const void *args;
-    operand operands[ATTO_MAX_TENSORS]; /* fields that take part, outputs first */
-    int32_t count;
+    atto__operands operands;                     /* fields that take part, outputs first, */
+    const atto__field *fields[ATTO_MAX_TENSORS]; /* and which they are */
 } call;
-
-static const char *direction_name(atto__direction direction)
-{
-    return direction == ATTO_FORWARD ? "forward" : "backward";
-}
 
 static void add_operand(call *c, const atto__field *field, const atto_tensor *given)
 {
-    operand *o = &c->operands[c->count++];
-    o->field = field;
-    o->given = given;
-    o->reads = atto__field_reads(field, c->args, c->direction);
-    o->writes = atto__field_writes(field, c->direction);
-    o->is_packed = false;
+    c->fields[c->operands.count] = field;
+    atto__operand_add(&c->operands, field->name, given,
+                      atto__field_reads(field, c->args, c->direction),
+                      atto__field_writes(field, c->direction));
 }
 
 /* Collects the fields of this direction, outputs first; a required one that is missing fails. */
@@ -153,42 +137,9 @@ static atto_status collect(call *c)
                 !(writes || atto__field_reads(field, c->args, c->direction)))
                 continue;
             const atto_tensor *given = tensor_of(c->args, field);
-            ATTO_REQUIRE(given || (field->role & optional), ATTO_E_NULL, "%s_%s: %s is NULL",
-                         c->op->name, direction_name(c->direction), field->name);
+            ATTO_REQUIRE(given || (field->role & optional), ATTO_E_NULL, "%s: %s is NULL", c->name,
+                         field->name);
             if (given) add_operand(c, field, given);
-        }
-    }
-    return ATTO_OK;
-}
-
-static atto_status check_operand(const call *c, const operand *o)
-{
-    char what[96];
-    snprintf(what, sizeof what, "%s_%s: %s", c->op->name, direction_name(c->direction),
-             o->field->name);
-    ATTO_TRY(atto__view_check(o->given, what));
-    const atto_device *owner = atto_tensor_device(o->given);
-    ATTO_REQUIRE(!owner || owner == c->dev, ATTO_E_DEVICE,
-                 "%s belongs to another device (%s) than dev (%s)", what, owner->info.name,
-                 c->dev->info.name);
-    ATTO_REQUIRE(!o->writes || atto__view_distinct(o->given), ATTO_E_STRIDE,
-                 "%s: elements of an output overlap each other", what);
-    return ATTO_OK;
-}
-
-/* An output shares no element with another tensor of the call, unless the op allows exactly the
- * same view of an input. */
-static atto_status check_aliases(const call *c)
-{
-    for (int32_t i = 0; i < c->count; i++) {
-        const operand *out = &c->operands[i];
-        for (int32_t j = 0; out->writes && j < c->count; j++) {
-            const operand *other = &c->operands[j];
-            if (i == j || !atto__view_overlap(out->given, other->given)) continue;
-            const bool exact =
-                c->op->in_place && !other->writes && atto__view_same(out->given, other->given);
-            ATTO_REQUIRE(exact, ATTO_E_ALIAS, "%s_%s: %s overlaps %s", c->op->name,
-                         direction_name(c->direction), out->field->name, other->field->name);
         }
     }
     return ATTO_OK;
@@ -200,8 +151,8 @@ static atto_status check_reserved(const call *c)
         (const uint64_t *)(const void *)((const char *)c->args + c->op->reserved_offset);
     for (int32_t i = 0; i < 4; i++)
         ATTO_REQUIRE(reserved[i] == 0, ATTO_E_ARGUMENT,
-                     "%s_%s: reserved[%d] is not 0; zero the struct before filling it", c->op->name,
-                     direction_name(c->direction), (int)i);
+                     "%s: reserved[%d] is not 0; zero the struct before filling it", c->name,
+                     (int)i);
     return ATTO_OK;
 }
 
@@ -209,49 +160,25 @@ static atto_status check_call(call *c)
 {
     ATTO_TRY(check_reserved(c));
     ATTO_TRY(collect(c));
-    for (int32_t i = 0; i < c->count; i++) ATTO_TRY(check_operand(c, &c->operands[i]));
+    ATTO_TRY(atto__operands_check(&c->operands));
     ATTO_TRY(c->op->check(c->args, c->direction));
-    return check_aliases(c);
+    return atto__operands_check_aliases(&c->operands, c->op->in_place);
 }
 
-static bool has_work(const call *c)
+static bool has_work(const atto__operands *set)
 {
-    for (int32_t i = 0; i < c->count; i++)
-        if (c->operands[i].writes && atto_tensor_numel(c->operands[i].given) > 0) return true;
+    for (int32_t i = 0; i < set->count; i++)
+        if (set->list[i].writes && atto_tensor_numel(set->list[i].given) > 0) return true;
     return false;
 }
 
 /* ---- strides ---- */
 
-/* Replaces an operand by a dense copy in scratch; one that is read gets its contents. */
-static atto_status pack(call *c, operand *o)
-{
-    ATTO_REQUIRE(!c->dev->options.set.no_hidden_copies, ATTO_E_STRIDE,
-                 "%s_%s: %s has strides that need a packed copy, which the device's options forbid",
-                 c->op->name, direction_name(c->direction), o->field->name);
-    ATTO_TRY(atto__scratch_tensor(c->dev, o->given->dtype, o->given->rank, o->given->shape,
-                                  &o->buffer, &o->packed));
-    o->view = o->packed;
-    o->is_packed = true;
-    c->dev->stats.hidden_copies++;
-    return o->reads ? atto__copy(c->dev, &o->packed, o->given) : ATTO_OK;
-}
-
-/* Packed outputs go back where they belong. */
-static atto_status unpack(call *c)
-{
-    for (int32_t i = 0; i < c->count; i++) {
-        const operand *o = &c->operands[i];
-        if (o->is_packed && o->writes) ATTO_TRY(atto__copy(c->dev, o->given, &o->packed));
-    }
-    return ATTO_OK;
-}
-
 static bool try_merge(call *c, atto__layout *layout)
 {
     atto_tensor *walk[ATTO_MAX_TENSORS];
-    for (int32_t i = 0; i < c->count; i++) walk[i] = &c->operands[i].view;
-    return atto__layout_merge(walk, c->count, c->op->draws(c->args),
+    for (int32_t i = 0; i < c->operands.count; i++) walk[i] = &c->operands.list[i].view;
+    return atto__layout_merge(walk, c->operands.count, c->op->draws(c->args),
                               c->dev->options.set.index_bits == 64, layout);
 }
 
@@ -260,9 +187,9 @@ static bool try_merge(call *c, atto__layout *layout)
 static atto_status canonicalise(call *c, atto__layout *layout)
 {
     if (try_merge(c, layout)) return ATTO_OK;
-    for (int32_t i = 0; i < c->count; i++) ATTO_TRY(pack(c, &c->operands[i]));
-    ATTO_REQUIRE(try_merge(c, layout), ATTO_E_STRIDE, "%s_%s: strides cannot be walked",
-                 c->op->name, direction_name(c->direction));
+    for (int32_t i = 0; i < c->operands.count; i++)
+        ATTO_TRY(atto__operand_pack(&c->operands, &c->operands.list[i]));
+    ATTO_REQUIRE(try_merge(c, layout), ATTO_E_STRIDE, "%s: strides cannot be walked", c->name);
     return ATTO_OK;
 }
 
@@ -273,8 +200,8 @@ static void warn_fallback(call *c, atto_op op)
 {
     bool *warned = &c->dev->warned[op][c->direction];
     if (!*warned)
-        atto__log(c->dev, ATTO_LOG_WARNING, "%s_%s runs on the CPU instead of %s: %s", c->op->name,
-                  direction_name(c->direction), c->dev->info.name, atto_last_error());
+        atto__log(c->dev, ATTO_LOG_WARNING, "%s runs on the CPU instead of %s: %s", c->name,
+                  c->dev->info.name, atto_last_error());
     *warned = true;
 }
 
@@ -294,23 +221,30 @@ static atto_status execute(call *c, atto_op op)
     memcpy(&args, c->args, c->op->args_bytes);
     atto__layout merged;
     const atto__layout *layout = c->op->elementwise ? &merged : NULL;
-    for (int32_t i = 0; i < c->count; i++) c->operands[i].view = *c->operands[i].given;
     if (layout) ATTO_TRY(canonicalise(c, &merged));
-    for (int32_t i = 0; i < c->count; i++)
-        *atto__field_of(&args, c->operands[i].field) = &c->operands[i].view;
+    for (int32_t i = 0; i < c->operands.count; i++)
+        *atto__field_of(&args, c->fields[i]) = &c->operands.list[i].view;
     ATTO_TRY(dispatch(c, op, &args, layout));
     c->dev->error_armed = c->dev->error_armed || c->op->data_errors;
-    return unpack(c);
+    return atto__operands_unpack(&c->operands);
 }
 
 atto_status atto__run(atto_device *dev, atto_op op, atto__direction direction, const void *args)
 {
-    call c = { .dev = dev, .op = &ops[op], .direction = direction, .args = args };
-    ATTO_REQUIRE(dev && args, ATTO_E_NULL, "%s_%s: %s is NULL", c.op->name,
-                 direction_name(direction), dev ? "the args struct" : "dev");
+    call c; /* not zeroed: two kilobytes */
+    c.dev = dev;
+    c.op = &ops[op];
+    c.direction = direction;
+    c.name = c.op->name[direction];
+    c.args = args;
+    c.operands.dev = dev;
+    c.operands.call = c.name;
+    c.operands.count = 0;
+    ATTO_REQUIRE(dev && args, ATTO_E_NULL, "%s: %s is NULL", c.name,
+                 dev ? "the args struct" : "dev");
     ATTO_TRY(atto__device_check(dev));
     ATTO_TRY(check_call(&c));
-    if (!has_work(&c)) return ATTO_OK;
+    if (!has_work(&c.operands)) return ATTO_OK;
     atto__scratch_reset(dev);
     ATTO_TRY(execute(&c, op));
     return atto__device_finish_call(dev);

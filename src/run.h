@@ -32,7 +32,7 @@ typedef struct atto__field {
 
 /* A row of the op table as data. */
 typedef struct atto__op_info {
-    const char *name;
+    const char *name[2]; /* by direction: "act_forward" */
     size_t args_bytes;
     size_t reserved_offset; /* of the args struct's reserved words */
     const atto__field *(*fields)(int32_t *count);

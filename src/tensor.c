@@ -378,16 +378,6 @@ atto_status atto_tensor_fill(const atto_tensor *t, double value)
     return atto__device_finish_call(dev);
 }
 
-static bool is_dense(const atto_tensor *t)
-{
-    int64_t stride = 1;
-    for (int32_t d = t->rank - 1; d >= 0; d--) {
-        if (t->shape[d] > 1 && t->stride[d] != stride) return false;
-        stride *= t->shape[d];
-    }
-    return true;
-}
-
 static size_t byte_size(const atto_tensor *t)
 {
     return (size_t)atto_tensor_numel(t) * atto_dtype_size(t->dtype);
@@ -422,7 +412,7 @@ atto_status atto_tensor_write(const atto_tensor *t, const void *data)
     ATTO_TRY(check_use(t, true, "tensor_write: t", &dev));
     if (!dev) return ATTO_OK;
     ATTO_REQUIRE(data, ATTO_E_NULL, "tensor_write: data is NULL");
-    ATTO_TRY(is_dense(t) ? write_dense(dev, t, data) : write_packed(dev, t, data));
+    ATTO_TRY(atto__view_dense(t) ? write_dense(dev, t, data) : write_packed(dev, t, data));
     return atto__device_finish_call(dev);
 }
 
@@ -430,7 +420,7 @@ static atto_status read_packed(atto_device *dev, const atto_tensor *t, void *dat
 {
     atto_buffer buffer;
     atto_tensor packed = *t;
-    if (!is_dense(t)) {
+    if (!atto__view_dense(t)) {
         ATTO_TRY(packed_like(dev, t, &buffer, &packed));
         ATTO_TRY(atto__copy(dev, &packed, t));
     }
@@ -479,4 +469,46 @@ atto_status atto_tensor_copy(const atto_tensor *dst, const atto_tensor *src)
     ATTO_REQUIRE(!atto__view_overlap(dst, src), ATTO_E_ALIAS, "tensor_copy: dst and src overlap");
     ATTO_TRY(dev == from ? atto__copy(dev, dst, src) : copy_across(dev, dst, src, from));
     return atto__device_finish_call(dev);
+}
+
+/* ---- mapping ---- */
+
+static bool is_map_mode(atto_map_mode mode)
+{
+    return mode == ATTO_MAP_READ || mode == ATTO_MAP_WRITE || mode == ATTO_MAP_READ_WRITE;
+}
+
+atto_status atto_tensor_map(const atto_tensor *t, atto_map_mode mode, void **data)
+{
+    ATTO_REQUIRE(data, ATTO_E_NULL, "tensor_map: data is NULL");
+    *data = NULL;
+    ATTO_REQUIRE(is_map_mode(mode), ATTO_E_ARGUMENT, "tensor_map: %d is no mode", (int)mode);
+    atto_device *dev;
+    ATTO_TRY(check_use(t, mode != ATTO_MAP_READ, "tensor_map: t", &dev));
+    if (!dev) return ATTO_OK;
+    /* The gaps of a view with gaps keep their contents. */
+    if (mode == ATTO_MAP_WRITE && !atto__view_dense(t)) mode = ATTO_MAP_READ_WRITE;
+    const size_t size = atto_dtype_size(t->dtype);
+    ATTO_TRY(dev->vt->map(dev, atto__memory(t), (size_t)t->offset * size,
+                          (size_t)atto__extent(t) * size, mode, data));
+    t->buffer->mapped = *data;
+    atto_tensor_retain(t);
+    return ATTO_OK;
+}
+
+atto_status atto_tensor_unmap(const atto_tensor *t)
+{
+    ATTO_REQUIRE(t, ATTO_E_NULL, "tensor_unmap: t is NULL");
+    if (atto_tensor_numel(t) == 0) return ATTO_OK;
+    atto_buffer *buffer = t->buffer;
+    ATTO_REQUIRE(buffer, ATTO_E_NULL, "tensor_unmap: the buffer is NULL");
+    ATTO_REQUIRE(buffer->mapped, ATTO_E_STATE, "tensor_unmap: the tensor is not mapped");
+    atto_device *dev = buffer->dev;
+    atto_status status = atto__device_check(dev);
+    if (status == ATTO_OK) status = dev->vt->unmap(dev, buffer->block->memory, buffer->mapped);
+    if (status == ATTO_OK) status = atto__device_finish_call(dev);
+    buffer->mapped = NULL;
+    atto_tensor mapping = *t;
+    atto_tensor_free(&mapping); /* the reference that map took */
+    return status;
 }

@@ -727,6 +727,133 @@ static void tensor_freed_early_stays_until_work_is_done(void **state)
     free(back);
 }
 
+/* ---- mapping ---- */
+
+/* The layouts whose elements the host may write. */
+static void tensor_map_shows_a_view_with_its_strides(void **state)
+{
+    (void)state;
+    enum { ROWS = 5, COLUMNS = 9, N = ROWS * COLUMNS };
+    const test_layout layouts[] = { LAYOUT_DENSE, LAYOUT_OFFSET, LAYOUT_PITCHED, LAYOUT_TRANSPOSED,
+                                    LAYOUT_STEP2 };
+    const atto_map_mode modes[] = { ATTO_MAP_READ, ATTO_MAP_WRITE, ATTO_MAP_READ_WRITE };
+    for (int l = 0; l < COUNT_OF(layouts); l++) {
+        for (int m = 0; m < COUNT_OF(modes); m++) {
+            test_tensor t;
+            double values[N], got[N];
+            void *data;
+            test_tensor_make(&t, test_dev, ATTO_I32, atto_shape2(ROWS, COLUMNS), layouts[l]);
+            for (int i = 0; i < N; i++) values[i] = i;
+            test_tensor_put(&t, values);
+            MUST(atto_tensor_map(&t.view, modes[m], &data));
+            int32_t *mapped = data;
+            for (int i = 0; i < N; i++) {
+                int32_t *at =
+                    mapped + i / COLUMNS * t.view.stride[0] + i % COLUMNS * t.view.stride[1];
+                if (modes[m] != ATTO_MAP_WRITE) assert_int_equal(*at, i);
+                if (modes[m] != ATTO_MAP_READ) *at = 1000 + i;
+            }
+            MUST(atto_tensor_unmap(&t.view));
+            test_tensor_get(&t, got); /* gaps are as they were */
+            for (int i = 0; i < N; i++)
+                assert_true(got[i] == (modes[m] == ATTO_MAP_READ ? i : 1000 + i));
+            test_tensor_drop(&t);
+        }
+    }
+}
+
+/* Work that is queued before shows in the mapping; the mapping shows in work queued after. */
+static void tensor_map_keeps_the_order_of_work(void **state)
+{
+    (void)state;
+    enum { N = 100000 };
+    atto_tensor x, y, end;
+    void *data;
+    float back[2];
+    MUST(atto_tensor_alloc(test_dev, ATTO_F32, atto_shape1(N), &x));
+    MUST(atto_tensor_alloc(test_dev, ATTO_F32, atto_shape1(N), &y));
+    for (int round = 0; round < 5; round++) {
+        MUST(atto_tensor_fill(&x, round));
+        MUST(atto_tensor_map(&x, ATTO_MAP_READ_WRITE, &data));
+        float *mapped = data;
+        assert_true(mapped[0] == round && mapped[N - 1] == round);
+        mapped[N - 1] = 100.0f + (float)round;
+        MUST(atto_tensor_unmap(&x));
+        MUST(atto_tensor_copy(&y, &x));
+        MUST(atto_tensor_slice(&y, 0, N - 2, N, 1, &end));
+        MUST(atto_tensor_read(&end, back));
+        assert_true(back[0] == round && back[1] == 100.0f + (float)round);
+    }
+    atto_tensor_free(&x);
+    atto_tensor_free(&y);
+}
+
+static void tensor_map_excludes_every_other_use(void **state)
+{
+    (void)state;
+    atto_tensor t, other, half;
+    void *data, *again = &t;
+    float values[8] = { 0 };
+    MUST(atto_tensor_alloc(test_dev, ATTO_F32, atto_shape1(8), &t));
+    MUST(atto_tensor_alloc(test_dev, ATTO_F32, atto_shape1(8), &other));
+    MUST(atto_tensor_fill(&t, 1.0));
+    MUST(atto_tensor_slice(&t, 0, 4, 8, 1, &half));
+    MUST(atto_tensor_map(&t, ATTO_MAP_READ, &data));
+    const struct atto_act_args a = { .x = &t, .y = &other, .act = atto_relu() };
+    EXPECT_FAIL(atto_act_forward(test_dev, &a), ATTO_E_STATE, "act_forward: x|mapped|unmap");
+    EXPECT_FAIL(atto_tensor_fill(&half, 1.0), ATTO_E_STATE, "tensor_fill: t|mapped");
+    EXPECT_FAIL(atto_tensor_read(&t, values), ATTO_E_STATE, "tensor_read: t|mapped");
+    EXPECT_FAIL(atto_tensor_copy(&other, &t), ATTO_E_STATE, "tensor_copy: src|mapped");
+    EXPECT_FAIL(atto_tensor_map(&half, ATTO_MAP_READ, &again), ATTO_E_STATE, "tensor_map: t");
+    assert_null(again);
+    MUST(atto_tensor_unmap(&half)); /* any view of the buffer ends it */
+    EXPECT_FAIL(atto_tensor_unmap(&t), ATTO_E_STATE, "tensor_unmap: the tensor is not mapped");
+    MUST(atto_act_forward(test_dev, &a));
+    atto_tensor_free(&t);
+    atto_tensor_free(&other);
+}
+
+static void tensor_map_refuses_bad_arguments(void **state)
+{
+    (void)state;
+    atto_tensor t, empty, wide;
+    void *data = &t;
+    MUST(atto_tensor_alloc(test_dev, ATTO_F32, atto_shape2(1, 4), &t));
+    MUST(atto_tensor_alloc(test_dev, ATTO_F32, atto_shape2(0, 4), &empty));
+    MUST(atto_tensor_expand(&t, atto_shape2(3, 4), &wide));
+    EXPECT_FAIL(atto_tensor_map(NULL, ATTO_MAP_READ, &data), ATTO_E_NULL, "tensor_map: t");
+    assert_null(data);
+    EXPECT_FAIL(atto_tensor_map(&t, ATTO_MAP_READ, NULL), ATTO_E_NULL, "data is NULL");
+    EXPECT_FAIL(atto_tensor_map(&t, (atto_map_mode)0, &data), ATTO_E_ARGUMENT, "0 is no mode");
+    EXPECT_FAIL(atto_tensor_map(&t, (atto_map_mode)4, &data), ATTO_E_ARGUMENT, "4 is no mode");
+    EXPECT_FAIL(atto_tensor_map(&wide, ATTO_MAP_WRITE, &data), ATTO_E_STRIDE, "overlap");
+    EXPECT_FAIL(atto_tensor_unmap(NULL), ATTO_E_NULL, "tensor_unmap: t");
+    MUST(atto_tensor_map(&wide, ATTO_MAP_READ, &data));
+    MUST(atto_tensor_unmap(&wide));
+    MUST(atto_tensor_map(&empty, ATTO_MAP_WRITE, &data));
+    assert_null(data);
+    MUST(atto_tensor_unmap(&empty));
+    atto_tensor_free(&t);
+}
+
+/* Tensor freed and device closed meanwhile. */
+static void tensor_map_keeps_the_buffer_alive(void **state)
+{
+    (void)state;
+    atto_device *dev;
+    atto_tensor t;
+    void *data;
+    MUST(atto_device_open(test_device_name(), NULL, &dev));
+    MUST(atto_tensor_alloc(dev, ATTO_F32, atto_shape1(1000), &t));
+    MUST(atto_tensor_fill(&t, 2.0));
+    MUST(atto_tensor_map(&t, ATTO_MAP_READ, &data));
+    const atto_tensor view = t;
+    atto_tensor_free(&t);
+    atto_device_close(dev);
+    for (int i = 0; i < 1000; i++) assert_true(((const float *)data)[i] == 2.0f);
+    MUST(atto_tensor_unmap(&view));
+}
+
 /* ---- pool and limits ---- */
 
 static void tensor_memory_is_reused_and_trimmed(void **state)
@@ -792,6 +919,11 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(tensor_references_are_counted),
     cmocka_unit_test(tensor_outlives_its_closed_device),
     cmocka_unit_test(tensor_freed_early_stays_until_work_is_done),
+    cmocka_unit_test(tensor_map_shows_a_view_with_its_strides),
+    cmocka_unit_test(tensor_map_keeps_the_order_of_work),
+    cmocka_unit_test(tensor_map_excludes_every_other_use),
+    cmocka_unit_test(tensor_map_refuses_bad_arguments),
+    cmocka_unit_test(tensor_map_keeps_the_buffer_alive),
     cmocka_unit_test(tensor_memory_is_reused_and_trimmed),
     cmocka_unit_test(tensor_alloc_beyond_the_limit_fails_and_recovers),
 };

@@ -165,6 +165,32 @@ ATTO_API atto_status atto_tensor_fill(const atto_tensor *t, double value);
  */
 ATTO_API atto_status atto_tensor_copy(const atto_tensor *dst, const atto_tensor *src);
 
+/** What the host does with a mapped tensor. */
+typedef enum atto_map_mode {
+    ATTO_MAP_READ = 1,
+    ATTO_MAP_WRITE = 2, /**< every element of the view; what was there is lost */
+    ATTO_MAP_READ_WRITE = 3
+} atto_map_mode;
+
+/**
+ * Shows a tensor to the host without a copy where the device shares the host's memory (CPU backend,
+ * CPUs and integrated GPUs through OpenCL); elsewhere the driver copies, and atto_tensor_read and
+ * _write are as good. Waits for what is enqueued; data errors wait for atto_device_sync.
+ *
+ * Until atto_tensor_unmap every other use of any tensor of that buffer is ATTO_E_STATE, a second
+ * mapping too. Freeing the tensor keeps the buffer alive until then.
+ *
+ * @param data  out  element (0, 0, ...) of the view; walk it by t's strides. NULL for an empty tensor
+ * Returns      ATTO_E_NULL, ATTO_E_ARGUMENT (mode), ATTO_E_STATE, ATTO_E_SHAPE, ATTO_E_DTYPE,
+ *              ATTO_E_STRIDE (a view to be written overlaps itself), ATTO_E_MEMORY, ATTO_E_BACKEND,
+ *              ATTO_E_LOST
+ */
+ATTO_API atto_status atto_tensor_map(const atto_tensor *t, atto_map_mode mode, void **data);
+
+/** Ends the mapping of t's buffer; what was written reaches the device before the next call on it.
+ * Returns ATTO_E_NULL, ATTO_E_STATE (not mapped), ATTO_E_BACKEND, ATTO_E_LOST. */
+ATTO_API atto_status atto_tensor_unmap(const atto_tensor *t);
+
 #ifdef __cplusplus
 }
 #endif

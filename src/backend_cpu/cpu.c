@@ -184,6 +184,20 @@ atto_status atto__cpu_read(atto_device *dev, void *memory, size_t offset_bytes, 
     return ATTO_OK;
 }
 
+atto_status atto__cpu_map(atto_device *dev, void *memory, size_t offset_bytes, size_t bytes,
+                          atto_map_mode mode, void **out)
+{
+    (void)dev, (void)bytes, (void)mode;
+    *out = (char *)memory + offset_bytes;
+    return ATTO_OK;
+}
+
+atto_status atto__cpu_unmap(atto_device *dev, void *memory, void *mapped)
+{
+    (void)dev, (void)memory, (void)mapped;
+    return ATTO_OK;
+}
+
 atto_status atto__cpu_sync(atto_device *dev)
 {
     (void)dev;

@@ -23,10 +23,19 @@ atto_status atto__cpu_write(atto_device *dev, void *memory, size_t offset_bytes,
                             size_t bytes);
 atto_status atto__cpu_read(atto_device *dev, void *memory, size_t offset_bytes, void *data,
                            size_t bytes);
+atto_status atto__cpu_map(atto_device *dev, void *memory, size_t offset_bytes, size_t bytes,
+                          atto_map_mode mode, void **out);
+atto_status atto__cpu_unmap(atto_device *dev, void *memory, void *mapped);
 atto_status atto__cpu_sync(atto_device *dev);
 atto_status atto__cpu_event_record(atto_device *dev, void **out);
 atto_status atto__cpu_event_elapsed(atto_device *dev, void *start, void *end, double *out_ms);
 void atto__cpu_event_destroy(atto_device *dev, void *event);
 bool atto__cpu_supports(atto_device *dev, atto_op op, atto_dtype dtype);
+
+/* kernel.c */
+atto_status atto__cpu_kernel_create(atto_device *dev, const atto_kernel_source *source, void **out);
+void atto__cpu_kernel_destroy(atto_device *dev, void *kernel);
+atto_status atto__cpu_launch(atto_device *dev, void *kernel, int64_t n, const atto_kernel_arg *args,
+                             int32_t count);
 
 #endif

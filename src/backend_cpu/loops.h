@@ -9,22 +9,13 @@
 
 #include "atto_math.h"
 #include "backend_cpu/level.h"
+#include "backend_cpu/parallel.h"
 
 /* Floats per block: three of them with their sources stay in a 32 KiB first-level cache. */
 #define ATTO_BLOCK 1024
 
 /* Below this many elements starting threads costs more than it saves. */
 #define ATTO_SERIAL_BELOW 32768
-
-#define ATTO_DO_PRAGMA(text) _Pragma(#text)
-#ifdef _OPENMP
-#define ATTO_PARALLEL_FOR(threads) \
-    ATTO_DO_PRAGMA(omp parallel for schedule(static) num_threads(threads) if ((threads) > 1))
-#else
-#define ATTO_PARALLEL_FOR(threads)
-#endif
-/* No iteration reads what another one writes; in and out may be the same block. */
-#define ATTO_SIMD ATTO_DO_PRAGMA(omp simd)
 
 /* Where a block starts, in merged coordinates, and how long it is. */
 typedef struct block_at {

@@ -14,7 +14,7 @@ static atto__arg *next_arg(atto__args *args, size_t bytes)
 
 void atto__arg_tensor(atto__args *args, const atto_tensor *t)
 {
-    next_arg(args, sizeof(cl_mem))->value.memory = atto__memory(t);
+    next_arg(args, sizeof(cl_mem))->value.memory = t->buffer ? atto__memory(t) : NULL;
     atto__arg_ulong(args, (uint64_t)t->offset);
 }
 
@@ -74,30 +74,31 @@ int64_t atto__group_count(int64_t items, int64_t per_group)
     return groups > 0 ? groups : 1;
 }
 
-/* A driver's error, with the kernel's name before it. */
-static atto_status launch_failed(atto_device *dev, const atto__variant *variant,
-                                 const char *function, cl_int code)
+atto_status atto__enqueue(atto_device *dev, cl_kernel kernel, const atto__args *args, size_t groups,
+                          size_t group_size)
 {
-    return atto__fail_in(atto__cl_fail(dev, function, code), "%s: ", variant->kernel);
+    for (cl_uint i = 0; i < args->count; i++) {
+        const cl_int code =
+            atto__cl.SetKernelArg(kernel, i, args->list[i].bytes, &args->list[i].value);
+        if (code != CL_SUCCESS)
+            return atto__fail_in(atto__cl_fail(dev, "clSetKernelArg", code),
+                                 "parameter %d: ", (int)i);
+    }
+    const size_t global = groups * group_size;
+    ATTO_CL_TRY(dev, EnqueueNDRangeKernel, atto__opencl_of(dev)->queue, kernel, 1, NULL, &global,
+                &group_size, 0, NULL, NULL);
+    dev->stats.launches++;
+    return ATTO_OK;
 }
 
 atto_status atto__launch(atto_device *dev, const atto__variant *variant, const atto__args *args,
                          int64_t groups)
 {
-    atto__opencl *cl = atto__opencl_of(dev);
     cl_kernel kernel;
     ATTO_TRY(atto__program_kernel(dev, variant->file, variant->kernel, variant->options, &kernel));
-    for (cl_uint i = 0; i < args->count; i++) {
-        const cl_int code =
-            atto__cl.SetKernelArg(kernel, i, args->list[i].bytes, &args->list[i].value);
-        if (code != CL_SUCCESS) return launch_failed(dev, variant, "clSetKernelArg", code);
-    }
-    const size_t local = cl->group_size, global = (size_t)groups * local;
-    const cl_int code =
-        atto__cl.EnqueueNDRangeKernel(cl->queue, kernel, 1, NULL, &global, &local, 0, NULL, NULL);
-    if (code != CL_SUCCESS) return launch_failed(dev, variant, "clEnqueueNDRangeKernel", code);
-    dev->stats.launches++;
-    return ATTO_OK;
+    const atto_status status =
+        atto__enqueue(dev, kernel, args, (size_t)groups, atto__opencl_of(dev)->group_size);
+    return status == ATTO_OK ? ATTO_OK : atto__fail_in(status, "%s: ", variant->kernel);
 }
 
 atto_status atto__prepare(atto_device *dev, const atto__variant *variant)

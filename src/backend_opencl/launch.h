@@ -20,7 +20,8 @@ typedef struct atto__arg {
     } value;
 } atto__arg;
 
-#define ATTO_MAX_ARGS 32
+/* Two for each tensor of a user's kernel, and n. */
+#define ATTO_MAX_ARGS (2 * ATTO_KERNEL_MAX_ARGS + 1)
 
 /* Arguments in the kernel's order. */
 typedef struct atto__args {
@@ -28,7 +29,7 @@ typedef struct atto__args {
     cl_uint count;
 } atto__args;
 
-/* A tensor is two arguments: buffer and ulong element offset. */
+/* A tensor is two arguments: buffer (NULL if it has none) and ulong element offset. */
 void atto__arg_tensor(atto__args *args, const atto_tensor *t);
 void atto__arg_uint(atto__args *args, uint32_t value);
 void atto__arg_ulong(atto__args *args, uint64_t value);
@@ -44,6 +45,10 @@ void atto__args_append(atto__args *args, const atto__args *tail);
 
 /* Work-groups for items, per_group to each; at least one. */
 int64_t atto__group_count(int64_t items, int64_t per_group);
+
+/* Binds the arguments and enqueues the kernel in one dimension. */
+atto_status atto__enqueue(atto_device *dev, cl_kernel kernel, const atto__args *args, size_t groups,
+                          size_t group_size);
 
 /* Builds the variant if it is new, and enqueues it in one dimension, groups work-groups of ATTO_WG
  * work-items. */

@@ -37,6 +37,9 @@
     X(ReleaseProgram)            \
     X(CreateKernel)              \
     X(ReleaseKernel)             \
+    X(GetKernelInfo)             \
+    X(GetKernelArgInfo)          \
+    X(GetKernelWorkGroupInfo)    \
     X(SetKernelArg)              \
     X(EnqueueNDRangeKernel)      \
     X(WaitForEvents)             \

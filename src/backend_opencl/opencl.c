@@ -38,6 +38,9 @@ static atto_status status_of(cl_int code)
     case CL_OUT_OF_HOST_MEMORY:
     case CL_INVALID_BUFFER_SIZE:
         return ATTO_E_MEMORY;
+    case CL_INVALID_ARG_SIZE:
+    case CL_INVALID_ARG_VALUE:
+        return ATTO_E_ARGUMENT;
     default:
         return ATTO_E_BACKEND;
     }
@@ -105,6 +108,36 @@ static atto_status opencl_read(atto_device *dev, void *memory, size_t offset, vo
     dev->stats.blocking_calls++;
     ATTO_CL_TRY(dev, EnqueueReadBuffer, atto__opencl_of(dev)->queue, memory, CL_TRUE, offset, bytes,
                 data, 0, NULL, NULL);
+    return ATTO_OK;
+}
+
+static cl_map_flags map_flags(atto_map_mode mode)
+{
+    switch (mode) {
+    case ATTO_MAP_READ:
+        return CL_MAP_READ;
+    case ATTO_MAP_WRITE:
+        return CL_MAP_WRITE_INVALIDATE_REGION;
+    case ATTO_MAP_READ_WRITE:
+        break;
+    }
+    return CL_MAP_READ | CL_MAP_WRITE;
+}
+
+static atto_status opencl_map(atto_device *dev, void *memory, size_t offset, size_t bytes,
+                              atto_map_mode mode, void **out)
+{
+    cl_int code;
+    dev->stats.blocking_calls++;
+    *out = atto__cl.EnqueueMapBuffer(atto__opencl_of(dev)->queue, memory, CL_TRUE, map_flags(mode),
+                                     offset, bytes, 0, NULL, NULL, &code);
+    return code == CL_SUCCESS ? ATTO_OK : atto__cl_fail(dev, "clEnqueueMapBuffer", code);
+}
+
+static atto_status opencl_unmap(atto_device *dev, void *memory, void *mapped)
+{
+    ATTO_CL_TRY(dev, EnqueueUnmapMemObject, atto__opencl_of(dev)->queue, memory, mapped, 0, NULL,
+                NULL);
     return ATTO_OK;
 }
 
@@ -191,9 +224,14 @@ static const atto__vtable opencl_vtable = { .name = "opencl",
                                             .release = opencl_release,
                                             .write = opencl_write,
                                             .read = opencl_read,
+                                            .map = opencl_map,
+                                            .unmap = opencl_unmap,
                                             .sync = opencl_sync,
                                             .copy = atto__opencl_copy,
                                             .fill = atto__opencl_fill,
+                                            .kernel_create = atto__opencl_kernel_create,
+                                            .kernel_destroy = atto__opencl_kernel_destroy,
+                                            .launch = atto__opencl_kernel_launch,
                                             .event_record = opencl_event_record,
                                             .event_elapsed = opencl_event_elapsed,
                                             .event_destroy = opencl_event_destroy,

@@ -40,6 +40,13 @@ atto_status atto__opencl_copy(atto_device *dev, const atto_tensor *dst, const at
 atto_status atto__opencl_fill(atto_device *dev, const atto_tensor *dst, uint64_t bits,
                               const atto__layout *layout);
 
+/* kernel.c: the vtable's slots for kernels of the user's. */
+atto_status atto__opencl_kernel_create(atto_device *dev, const atto_kernel_source *source,
+                                       void **out);
+void atto__opencl_kernel_destroy(atto_device *dev, void *kernel);
+atto_status atto__opencl_kernel_launch(atto_device *dev, void *kernel, int64_t n,
+                                       const atto_kernel_arg *args, int32_t count);
+
 /* <family>.c: the ops, and prepare, which builds what a plain call on that dtype needs. */
 #define X(op, OP, layout, autocast, in_place, random, data_errors)                           \
     atto_status atto__opencl_##op##_forward(atto_device *, const struct atto_##op##_args *,  \

@@ -48,7 +48,7 @@ static atto__kernel *find(atto_device *dev, uint64_t hash, const char *file, con
     return NULL;
 }
 
-static void destroy(atto__kernel *k)
+void atto__program_destroy(atto__kernel *k)
 {
     if (k->handle) atto__cl.ReleaseKernel(k->handle);
     if (k->program) atto__cl.ReleaseProgram(k->program);
@@ -64,7 +64,7 @@ void atto__programs_close(atto_device *dev)
         while (programs->buckets[b]) {
             atto__kernel *k = programs->buckets[b];
             programs->buckets[b] = k->next;
-            destroy(k);
+            atto__program_destroy(k);
         }
     }
 }
@@ -75,7 +75,8 @@ void atto__programs_close(atto_device *dev)
 typedef struct build {
     atto_device *dev;
     const char *file, *kernel;
-    char *options; /* for the compiler: standard, work-group size, knobs */
+    const char *text; /* NULL: that of the file */
+    char *options;    /* for the compiler: standard, work-group size, knobs */
     char *source;
 } build;
 
@@ -228,17 +229,31 @@ static char *compiler_options(const atto_device *dev, const char *knobs)
                         vendor, knobs);
 }
 
-static atto_status build_new(atto_device *dev, const char *file, const char *kernel,
-                             const char *knobs, atto__kernel *out)
+static atto_status build_new(build *b, const char *knobs, atto__kernel *out)
 {
-    build b = { .dev = dev, .file = file, .kernel = kernel };
-    b.options = compiler_options(dev, knobs);
-    atto_status status = b.options ? atto__source_expand(dev, file, &b.source)
-                                   : atto__fail(ATTO_E_MEMORY, "out of host memory");
-    if (status == ATTO_OK) status = build_kernel(&b, out);
-    atto__free(b.options);
-    atto__free(b.source);
+    b->options = compiler_options(b->dev, knobs);
+    atto_status status = b->options ? atto__source_expand(b->dev, b->file, b->text, &b->source)
+                                    : atto__fail(ATTO_E_MEMORY, "out of host memory");
+    if (status == ATTO_OK) status = build_kernel(b, out);
+    atto__free(b->options);
+    atto__free(b->source);
     return status;
+}
+
+atto_status atto__program_build(atto_device *dev, const char *file, const char *text,
+                                const char *kernel, const char *options, atto__kernel **out)
+{
+    build b = { .dev = dev, .file = file, .kernel = kernel, .text = text };
+    atto__kernel *k = atto__alloc(sizeof *k);
+    ATTO_REQUIRE(k, ATTO_E_MEMORY, "out of host memory for a kernel");
+    k->status = build_new(&b, options, k);
+    if (k->status != ATTO_OK) {
+        const atto_status status = k->status;
+        atto__program_destroy(k);
+        return status;
+    }
+    *out = k;
+    return ATTO_OK;
 }
 
 /* Enters a kernel into the table, also one that cannot be built; other failures may pass, so they
@@ -246,16 +261,17 @@ static atto_status build_new(atto_device *dev, const char *file, const char *ker
 static atto_status add(atto_device *dev, uint64_t hash, const char *file, const char *kernel,
                        const char *options, atto__kernel **out)
 {
+    build b = { .dev = dev, .file = file, .kernel = kernel };
     atto__kernel *k = atto__alloc(sizeof *k);
     ATTO_REQUIRE(k, ATTO_E_MEMORY, "out of host memory for a kernel");
     k->hash = hash;
     k->key = atto__format("%s %s %s", file, kernel, options);
-    k->status = k->key ? build_new(dev, file, kernel, options, k)
+    k->status = k->key ? build_new(&b, options, k)
                        : atto__fail(ATTO_E_MEMORY, "out of host memory for a kernel");
     if (k->status == ATTO_E_BUILD) k->message = atto__strdup(atto_last_error());
     if (k->status != ATTO_OK && k->status != ATTO_E_BUILD) {
         const atto_status status = k->status;
-        destroy(k);
+        atto__program_destroy(k);
         return status;
     }
     atto__kernel **bucket = bucket_of(dev, hash);

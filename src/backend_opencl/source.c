@@ -12,7 +12,7 @@
 
 #define LARGEST_FILE ((size_t)16 << 20)
 #define MOST_FILES   32
-#define LONGEST_NAME 64
+#define LONGEST_NAME 80
 
 typedef struct expansion {
     const atto_device *dev;
@@ -120,24 +120,31 @@ static atto_status put_lines(expansion *e, const char *file, const char *text)
     return ATTO_OK;
 }
 
-static atto_status put_file(expansion *e, const char *file)
+/* The text as the file of that name. */
+static atto_status put_text(expansion *e, const char *file, const char *text)
 {
-    if (seen(e, file)) return ATTO_OK;
     ATTO_REQUIRE(e->seen_count < MOST_FILES, ATTO_E_BUILD, "more than %d kernel files included",
                  MOST_FILES);
     snprintf(e->seen[e->seen_count++], LONGEST_NAME, "%s", file);
+    ATTO_TRY(append_line_directive(e, 1, file));
+    return put_lines(e, file, text);
+}
+
+static atto_status put_file(expansion *e, const char *file)
+{
+    if (seen(e, file)) return ATTO_OK;
     char *text;
     ATTO_TRY(read_file(e->dev, file, &text));
-    atto_status status = append_line_directive(e, 1, file);
-    if (status == ATTO_OK) status = put_lines(e, file, text);
+    const atto_status status = put_text(e, file, text);
     atto__free(text);
     return status;
 }
 
-atto_status atto__source_expand(const atto_device *dev, const char *file, char **out)
+atto_status atto__source_expand(const atto_device *dev, const char *file, const char *text,
+                                char **out)
 {
     expansion e = { .dev = dev };
-    const atto_status status = put_file(&e, file);
+    const atto_status status = text ? put_text(&e, file, text) : put_file(&e, file);
     *out = e.text;
     if (status != ATTO_OK) {
         atto__free(e.text);
@@ -158,7 +165,7 @@ static void name_line(const char *source, long number, char *file, long *line)
     for (long at = 1; *source && at < number; at++) {
         const char *newline = strchr(source, '\n');
         int start = 0;
-        if (sscanf(source, "#line %d \"%63[^\"]\"", &start, file) == 2)
+        if (sscanf(source, "#line %d \"%79[^\"]\"", &start, file) == 2)
             *line = start + number - at - 1;
         if (!newline) return;
         source = newline + 1;

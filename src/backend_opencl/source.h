@@ -5,14 +5,15 @@
 
 #include "device.h"
 
-/* The file with every #include "..." replaced by that file's text, once each, and #line directives
+/* The file, or text under its name if that is not NULL, with every #include "..." replaced by that file's text, once each, and #line directives
  * so that build logs name the file that an editor would open. Angle-bracket includes stay. Files
  * come from options.kernel_dir if they are there, else from the library. ATTO_E_BUILD if one is
  * missing.
  *
  * An include counts as done wherever it stands, also inside an #if that is not taken, so kernel
  * files include at the top and unconditionally. Release *out with atto__free. */
-atto_status atto__source_expand(const atto_device *dev, const char *file, char **out);
+atto_status atto__source_expand(const atto_device *dev, const char *file, const char *text,
+                                char **out);
 
 /* NVIDIA's compiler counts lines of the whole text and calls it <kernel>. A copy of log, from
  * atto__alloc, in which "<kernel>:12" is what the #line directives of source say, "act.cl:3"; NULL

@@ -5,8 +5,8 @@
 #   tests/install/run.sh
 #
 # Through find_package and through pkg-config; as C11, C++11 and C++20; in a folder with a space in
-# its name; the README's program included. Then the binaries are inspected: exported and undefined
-# symbols, needed libraries, and instructions that an old CPU lacks.
+# its name; the programs of README.md and docs/custom-kernels.md included. Then the binaries are
+# inspected: exported and undefined symbols, needed libraries, and instructions that an old CPU lacks.
 
 set -euo pipefail
 source "$(dirname "$0")/../../scripts/common.sh"
@@ -14,12 +14,12 @@ source "$(dirname "$0")/../../scripts/common.sh"
 here=$root/tests/install
 work="$root/build/install test"
 
-# The first C block of README.md that has a main.
-readme_program()
+# program_of PAGE: its first C block that has a main.
+program_of()
 {
     awk '/^```c$/ { inside = 1; text = ""; next }
          /^```/ && inside { inside = 0; if (text ~ /int main/) { printf "%s", text; exit } }
-         inside { text = text $0 "\n" }' "$root/README.md"
+         inside { text = text $0 "\n" }' "$root/$1"
 }
 
 # install_library KIND: builds and installs into "$work/KIND".
@@ -38,7 +38,7 @@ install_library()
 # Programs through find_package, then each is run.
 use_cmake()
 {
-    local kind=$1 program
+    local kind=$1 program device
     rm -rf "$work/$kind cmake"
     quiet cmake -S "$here" -B "$work/$kind cmake" -G Ninja -DCMAKE_PREFIX_PATH="$work/$kind" \
         -DWORK="$work"
@@ -49,6 +49,16 @@ use_cmake()
     for program in readme_c11 readme_cxx11 readme_cxx20; do
         "$work/$kind cmake/$program"
     done
+    for device in cpu opencl; do
+        ATTOCL_DEVICE=$device "$work/$kind cmake/custom_kernel_c11" | check_custom_kernel
+    done
+}
+
+# 2 silu(x) at -1, 0, 1 and 2.
+check_custom_kernel()
+{
+    diff - <(printf '%s\n' '-1.00 -> -0.53788' ' 0.00 ->  0.00000' ' 1.00 ->  1.46212' \
+        ' 2.00 ->  3.52319') || die "the program of docs/custom-kernels.md computes something else"
 }
 
 # compile COMPILER STANDARD SOURCE OUTPUT: with the flags of pkg-config, which quotes for a shell.
@@ -145,8 +155,11 @@ inspect_instructions()
 }
 
 mkdir -p "$work"
-readme_program > "$work/readme.c"
-[ -s "$work/readme.c" ] || die "README.md has no C program with a main"
+program_of README.md > "$work/readme.c"
+program_of docs/custom-kernels.md > "$work/custom_kernel.c"
+for program in readme custom_kernel; do
+    [ -s "$work/$program.c" ] || die "a page has no C program with a main"
+done
 for kind in shared static; do
     say "$kind"
     install_library $kind

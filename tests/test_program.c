@@ -300,7 +300,7 @@ static void kernels_are_cached_by_many_processes_at_once(void **state)
     for (int i = 0; i < PROCESSES; i++) {
         children[i] = fork();
         if (children[i] != 0) continue;
-        execl("/proc/self/exe", "test_kernels", "--use-cache", folder, (char *)NULL);
+        execl("/proc/self/exe", "test_program", "--use-cache", folder, (char *)NULL);
         _exit(126);
     }
     for (int i = 0; i < PROCESSES; i++) {

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: MIT */
+/* Kernels of the user's on the CPU: a C function over ranges of items. */
+#include "alloc.h"
+#include "backend_cpu/cpu.h"
+#include "backend_cpu/parallel.h"
+
+typedef struct cpu_kernel {
+    atto_kernel_fn function;
+    int64_t grain;
+} cpu_kernel;
+
+atto_status atto__cpu_kernel_create(atto_device *dev, const atto_kernel_source *source, void **out)
+{
+    (void)dev;
+    ATTO_REQUIRE(source->cpu, ATTO_E_NULL, "%s: cpu is NULL, which the CPU backend needs",
+                 source->name);
+    cpu_kernel *kernel = atto__alloc(sizeof *kernel);
+    ATTO_REQUIRE(kernel, ATTO_E_MEMORY, "out of host memory");
+    kernel->function = source->cpu;
+    kernel->grain = source->grain;
+    *out = kernel;
+    return ATTO_OK;
+}
+
+void atto__cpu_kernel_destroy(atto_device *dev, void *kernel)
+{
+    (void)dev;
+    atto__free(kernel);
+}
+
+static void *first_element(const atto_tensor *t)
+{
+    if (!t->buffer) return NULL;
+    return (char *)atto__memory(t) + (size_t)t->offset * atto_dtype_size(t->dtype);
+}
+
+atto_status atto__cpu_launch(atto_device *dev, void *kernel, int64_t n, const atto_kernel_arg *args,
+                             int32_t count)
+{
+    const cpu_kernel *k = kernel;
+    atto_kernel_arg filled[ATTO_KERNEL_MAX_ARGS];
+    for (int32_t i = 0; i < count; i++) {
+        filled[i] = args[i];
+        filled[i].data = args[i].tensor ? first_element(args[i].tensor) : NULL;
+    }
+    const int64_t ranges = (n - 1) / k->grain + 1;
+    int32_t threads = atto__cpu_threads(dev);
+    if (threads > ranges) threads = (int32_t)ranges;
+    dev->stats.launches++;
+    ATTO_PARALLEL_FOR(threads)
+    for (int64_t range = 0; range < ranges; range++) {
+        const int64_t begin = range * k->grain;
+        k->function(filled, begin, n - begin < k->grain ? n : begin + k->grain);
+    }
+    return ATTO_OK;
+}
