@@ -214,12 +214,11 @@ static void kernel_takes_numbers_of_every_type(void **state)
     atto_tensor t;
     MUST(atto_tensor_alloc(test_dev, ATTO_I64, atto_shape1(COUNT_OF(wanted)), &t));
     MUST(atto_tensor_fill(&t, 0.0));
-    const atto_kernel_arg args[] = { atto_kernel_i32(-5),
-                                     atto_kernel_u32(4000000000u),
-                                     atto_kernel_i64(wanted[2]),
-                                     atto_kernel_u64((uint64_t)wanted[3]),
-                                     atto_kernel_f32(1.5f),
-                                     atto_kernel_in_out(&t) };
+    const atto_kernel_arg args[] = {
+        atto_kernel_i32(-5),        atto_kernel_u32(4000000000u),
+        atto_kernel_i64(wanted[2]), atto_kernel_u64((uint64_t)wanted[3]),
+        atto_kernel_f32(1.5f),      atto_kernel_in_out(&t)
+    };
     MUST(atto_kernel_launch(kernel, 3, args, COUNT_OF(args)));
     MUST(atto_tensor_read(&t, got));
     for (int i = 0; i < COUNT_OF(wanted); i++) assert_true(got[i] == wanted[i]);
@@ -260,7 +259,8 @@ static void kernel_works_in_place_where_allowed(void **state)
 static void kernel_of_nothing_does_nothing(void **state)
 {
     (void)state;
-    const atto_kernel_source source = { .name = "sum_rows", .text = sum_rows_text,
+    const atto_kernel_source source = { .name = "sum_rows",
+                                        .text = sum_rows_text,
                                         .cpu = sum_rows };
     atto_kernel *rows = make(&source), *kernel = make(&axpb_source);
     check_axpb(kernel, atto_shape2(0, 4), LAYOUT_DENSE, LAYOUT_DENSE);
@@ -283,7 +283,8 @@ static void kernel_of_nothing_does_nothing(void **state)
 
 static const char gelu_text[] =
     "#include \"atto_kernel.h\"\n"
-    "ATTO_KERNEL void my_gelu(__global const ATTO_T *x, ulong x_at, __global ATTO_T *y, ulong y_at,\n"
+    "ATTO_KERNEL void my_gelu(__global const ATTO_T *x, ulong x_at, __global ATTO_T *y, ulong "
+    "y_at,\n"
     "                         ulong n)\n"
     "{\n"
     "    const size_t i = get_global_id(0);\n"
@@ -348,7 +349,8 @@ static void kernel_ranges_follow_the_grain(void **state)
         int64_t grain, cut;
     } cases[] = { { 0, 1024 }, { 1, 1 }, { 7, 7 }, { N, N }, { N + 1, N }, { INT64_MAX, N } };
     for (int c = 0; c < COUNT_OF(cases); c++) {
-        const atto_kernel_source source = { .name = "note", .cpu = note_range,
+        const atto_kernel_source source = { .name = "note",
+                                            .cpu = note_range,
                                             .grain = cases[c].grain };
         atto_kernel *kernel = make(&source);
         int64_t got[N];
@@ -373,9 +375,11 @@ static void kernel_keeps_its_own_work_group_size(void **state)
         "__kernel __attribute__((reqd_work_group_size(WIDTH, HEIGHT, 1)))\n"
         "void width(__global int *t, ulong t_at, ulong n)\n"
         "{ const size_t i = get_global_id(0); if (i < n) t[t_at + i] = get_local_size(0); }";
-    const atto_kernel_source narrow = { .name = "width", .text = text,
+    const atto_kernel_source narrow = { .name = "width",
+                                        .text = text,
                                         .options = "-DWIDTH=16 -DHEIGHT=1" };
-    const atto_kernel_source square = { .name = "width", .text = text,
+    const atto_kernel_source square = { .name = "width",
+                                        .text = text,
                                         .options = "-DWIDTH=4 -DHEIGHT=4" };
     atto_kernel *kernel = make(&narrow), *none;
     int32_t got[100];
@@ -409,10 +413,12 @@ static void kernel_create_refuses_bad_sources(void **state)
         { { .name = "a b", .text = axpb_text, .cpu = axpb }, ATTO_E_ARGUMENT, "\"a b\"" },
         { { .name = "1a", .text = axpb_text, .cpu = axpb }, ATTO_E_ARGUMENT, "\"1a\"" },
         { { .name = long_name, .text = axpb_text, .cpu = axpb }, ATTO_E_ARGUMENT, "63" },
-        { { .name = "axpb", .text = axpb_text, .cpu = axpb, .grain = -1 }, ATTO_E_ARGUMENT,
+        { { .name = "axpb", .text = axpb_text, .cpu = axpb, .grain = -1 },
+          ATTO_E_ARGUMENT,
           "axpb: grain is -1" },
         { { .name = "axpb", .text = axpb_text, .cpu = axpb, .reserved = { 0, 0, 0, 1 } },
-          ATTO_E_ARGUMENT, "reserved[3]" },
+          ATTO_E_ARGUMENT,
+          "reserved[3]" },
     };
     atto_kernel *kernel;
     for (int i = 0; i < COUNT_OF(cases); i++) {
@@ -452,12 +458,13 @@ static void kernel_create_tells_what_does_not_build(void **state)
         { "// one\n#include \"atto_math.h\"\n// three\nthis is no OpenCL C\n", NULL,
           "wrong.cl: wrong does not build|wrong.cl:4|error" },
         { "// one\n#include \"missing.h\"\n", NULL, "wrong.cl:2: |\"missing.h\" not found" },
-        { "__kernel void other(void) {}\n", NULL, "no kernel wrong" },
-        { "__kernel void wrong(void) { X }\n", "-DX=@", "-DX=@" },
+        { "__kernel void other(ulong n) {}\n", NULL, "no kernel wrong" },
+        { "__kernel void wrong(ulong n) { X }\n", "-DX=@", "-DX=@" },
         { "", NULL, "wrong" },
     };
     for (int i = 0; i < COUNT_OF(cases); i++) {
-        const atto_kernel_source source = { .name = "wrong", .text = cases[i].text,
+        const atto_kernel_source source = { .name = "wrong",
+                                            .text = cases[i].text,
                                             .options = cases[i].options };
         atto_kernel *kernel;
         EXPECT_FAIL(atto_kernel_create(test_dev, &source, &kernel), ATTO_E_BUILD, cases[i].words);

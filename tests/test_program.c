@@ -523,5 +523,5 @@ static const struct CMUnitTest tests[] = {
 int main(int argc, char **argv)
 {
     if (argc > 2 && strcmp(argv[1], "--use-cache") == 0) return use_cache_as_a_child(argv[2]);
-    return test_main("kernels", tests, COUNT_OF(tests));
+    return test_main("program", tests, COUNT_OF(tests));
 }

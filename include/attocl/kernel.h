@@ -65,12 +65,12 @@ static inline atto_kernel_arg atto_kernel_in_out(const atto_tensor *t)
     return atto_kernel_tensor_arg(ATTO_KERNEL_IN_OUT, t);
 }
 /* atto_kernel_i32(value), atto_kernel_f32(value), ... */
-#define X(NAME, name, type)                                                               \
-    static inline atto_kernel_arg atto_kernel_##name(type value)                          \
-    {                                                                                     \
+#define X(NAME, name, type)                                                                 \
+    static inline atto_kernel_arg atto_kernel_##name(type value)                            \
+    {                                                                                       \
         atto_kernel_arg arg = atto_kernel_tensor_arg(ATTO_KERNEL_##NAME, (atto_tensor *)0); \
-        arg.name = value;                                                                 \
-        return arg;                                                                       \
+        arg.name = value;                                                                   \
+        return arg;                                                                         \
     }
 ATTO_KERNEL_NUMBER_TABLE(X)
 #undef X
@@ -83,7 +83,7 @@ typedef void (*atto_kernel_fn)(const atto_kernel_arg *args, int64_t begin, int64
 
 /** What a kernel is made of. Zero what is not needed. */
 typedef struct atto_kernel_source {
-    const char *name; /**< of the __kernel function, and in messages: an identifier, at most 63 long */
+    const char *name; /**< of the __kernel function: an identifier of at most 63 characters */
 
     /**
      * OpenCL C 1.2, needed on OpenCL devices. For each tensor argument the kernel has two parameters,

@@ -58,10 +58,10 @@ static atto_status build(atto_device *dev, const atto_kernel_source *source, ope
 {
     char *file = atto__format("%s.cl", source->name);
     char *options = atto__format(OPTIONS "%s", source->options);
-    atto_status status =
-        file && options
-            ? atto__program_build(dev, file, source->text, source->name, options, &k->built)
-            : atto__fail(ATTO_E_MEMORY, "out of host memory");
+    atto_status status = ATTO_OK;
+    if (!file || !options) status = atto__fail(ATTO_E_MEMORY, "out of host memory");
+    if (status == ATTO_OK)
+        status = atto__program_build(dev, file, source->text, source->name, options, &k->built);
     atto__free(file);
     atto__free(options);
     ATTO_TRY(status);
@@ -123,10 +123,11 @@ static void bind_one(atto__args *out, const atto_kernel_arg *arg)
 /* A number where a pointer is due, and the other way round. */
 static atto_status check_pointer(const opencl_kernel *k, cl_uint parameter, bool wanted)
 {
-    ATTO_REQUIRE(!k->knows_pointers || k->is_pointer[parameter] == wanted, ATTO_E_ARGUMENT,
-                 "parameter %d is %s pointer, the arguments want it to be %s (a tensor is a pointer "
-                 "and a ulong; ulong n comes last)",
-                 (int)parameter, wanted ? "no" : "a", wanted ? "one" : "a number");
+    ATTO_REQUIRE(
+        !k->knows_pointers || k->is_pointer[parameter] == wanted, ATTO_E_ARGUMENT,
+        "parameter %d is %s pointer, the arguments want it to be %s (a tensor is a pointer "
+        "and a ulong; ulong n comes last)",
+        (int)parameter, wanted ? "no" : "a", wanted ? "one" : "a number");
     return ATTO_OK;
 }
 
