@@ -26,6 +26,17 @@ typedef struct atto__layout {
     bool wide;  /* an offset relative to a view's start, or an index, reaches 2^31 (or forced) */
 } atto__layout;
 
+/* Two for each tensor of a user's kernel, and n. */
+#define ATTO_MAX_PARAMETERS (2 * ATTO_KERNEL_MAX_ARGS + 1)
+
+/* The parameters of a user's kernel, as its compiler knows them. */
+typedef struct atto__signature {
+    int32_t count;    /* -1: a C function, which takes what it gets */
+    bool knows_types; /* else only the count is known */
+    /* ATTO_KERNEL_IN_OUT for a pointer, else the kind of number. */
+    atto_kernel_arg_kind types[ATTO_MAX_PARAMETERS];
+} atto__signature;
+
 typedef struct atto__vtable {
     /* "cpu", "opencl": what logs and tests print. */
     const char *name;
@@ -64,9 +75,11 @@ typedef struct atto__vtable {
     atto_status (*fill)(atto_device *dev, const atto_tensor *dst, uint64_t bits,
                         const atto__layout *layout);
 
-    /* Kernels of the user's. create builds from a source whose parts for this backend are there; *out
-     * is the backend's own. launch gets checked arguments, with the tensors' final views, and n > 0. */
-    atto_status (*kernel_create)(atto_device *dev, const atto_kernel_source *source, void **out);
+    /* Kernels of the user's. create builds from a source, asks for the part that this backend needs,
+     * and tells what parameters the kernel has; *out is the backend's own. launch gets arguments
+     * that fit them, with the tensors' final views, and n > 0. */
+    atto_status (*kernel_create)(atto_device *dev, const atto_kernel_source *source, void **out,
+                                 atto__signature *signature);
     void (*kernel_destroy)(atto_device *dev, void *kernel);
     atto_status (*launch)(atto_device *dev, void *kernel, int64_t n, const atto_kernel_arg *args,
                           int32_t count);

@@ -3,6 +3,7 @@
 #ifndef ATTO_CHECK_H
 #define ATTO_CHECK_H
 
+#include <stdint.h>
 #include <stdio.h> /* mingw's name for its printf format */
 
 #include <attocl/status.h>
@@ -20,6 +21,9 @@ atto_status atto__fail(atto_status status, const char *format, ...) ATTO_PRINTF(
 
 /* Puts "prefix" before the thread's message: a caller adds what it knows. Returns status. */
 atto_status atto__fail_in(atto_status status, const char *format, ...) ATTO_PRINTF(2, 3);
+
+/* The four reserved words of a public struct are 0; what names the struct's owner. */
+atto_status atto__reserved_check(const char *what, const uint64_t reserved[4]);
 
 /* ATTO_REQUIRE(rows > 0, ATTO_E_SHAPE, "softmax: ...", ...) fails with that message unless cond. */
 #define ATTO_REQUIRE(cond, ...)                      \

@@ -241,6 +241,8 @@ void atto_device_close(atto_device *dev)
 atto_status atto__device_check(const atto_device *dev)
 {
     ATTO_REQUIRE(!dev->lost, ATTO_E_LOST, "%s", dev->lost_message);
+    ATTO_REQUIRE(!dev->in_kernel, ATTO_E_STATE,
+                 "a kernel's C function calls the library on the device that runs it");
     return ATTO_OK;
 }
 

@@ -36,6 +36,8 @@ struct atto_device {
     atto__block *error_word;
     bool error_armed;
 
+    bool in_kernel; /* a user's C function runs: it must not call back */
+
     /* Sticky: a lost device fails every later call with this message. */
     bool lost;
     char lost_message[256];

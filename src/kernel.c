@@ -12,10 +12,15 @@
 #define LONGEST_NAME  63
 #define DEFAULT_GRAIN 1024
 
+_Static_assert(ATTO_KERNEL_MAX_ARGS <= ATTO_MAX_TENSORS &&
+                   ATTO_KERNEL_MAX_ARGS <= ATTO_SCRATCH_PIECES,
+               "all arguments may be tensors, and all packed");
+
 struct atto_kernel {
     atto_device *dev; /* holds a reference */
     void *handle;     /* the backend's own */
     bool strided, in_place;
+    atto__signature signature;
     char call[sizeof "kernel " + LONGEST_NAME]; /* "kernel scale", in messages */
 };
 
@@ -23,11 +28,10 @@ struct atto_kernel {
 
 static bool is_identifier(const char *name)
 {
-    const char *letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_";
-    const size_t length = strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_"
-                                       "0123456789");
+    const size_t length = strspn(name, "0123456789_"
+                                       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ");
     return length > 0 && length <= LONGEST_NAME && name[length] == '\0' &&
-           strchr(letters, name[0]) != NULL;
+           !(name[0] >= '0' && name[0] <= '9');
 }
 
 static atto_status check_source(const atto_kernel_source *source)
@@ -39,11 +43,7 @@ static atto_status check_source(const atto_kernel_source *source)
     ATTO_REQUIRE(source->grain >= 0, ATTO_E_ARGUMENT,
                  "kernel_create: %s: grain is %" PRId64 ", expected 0 or more", source->name,
                  source->grain);
-    for (int32_t i = 0; i < 4; i++)
-        ATTO_REQUIRE(source->reserved[i] == 0, ATTO_E_ARGUMENT,
-                     "kernel_create: %s: reserved[%d] is not 0; zero the struct before filling it",
-                     source->name, (int)i);
-    return ATTO_OK;
+    return atto__reserved_check("kernel_create: the source", source->reserved);
 }
 
 static atto_status create(atto_device *dev, const atto_kernel_source *source, atto_kernel *kernel)
@@ -51,7 +51,8 @@ static atto_status create(atto_device *dev, const atto_kernel_source *source, at
     atto_kernel_source filled = *source;
     if (filled.grain == 0) filled.grain = DEFAULT_GRAIN;
     if (!filled.options) filled.options = "";
-    const atto_status status = dev->vt->kernel_create(dev, &filled, &kernel->handle);
+    const atto_status status =
+        dev->vt->kernel_create(dev, &filled, &kernel->handle, &kernel->signature);
     if (status != ATTO_OK) return atto__fail_in(status, "kernel_create: ");
     kernel->strided = source->strided;
     kernel->in_place = source->in_place;
@@ -134,6 +135,41 @@ static atto_status collect(call *c, const atto_kernel_arg *args, int32_t count)
     return ATTO_OK;
 }
 
+#define FITTING "(a tensor is two, pointer and u64; n, a u64, comes last)"
+
+/* The next parameter is what the argument wants it to be. */
+static atto_status check_parameter(const call *c, const atto__signature *s, int32_t at,
+                                   atto_kernel_arg_kind type)
+{
+    static const char *const names[] = { [ATTO_KERNEL_IN_OUT] = "a pointer",
+#define X(NAME, name, type) [ATTO_KERNEL_##NAME] = "a number of type " #name,
+                                         ATTO_KERNEL_NUMBER_TABLE(X)
+#undef X
+    };
+    ATTO_REQUIRE(s->types[at] == type, ATTO_E_ARGUMENT,
+                 "%s: parameter %d is %s, the arguments want %s there " FITTING, c->operands.call,
+                 (int)at, names[s->types[at]], names[type]);
+    return ATTO_OK;
+}
+
+/* Drivers do not notice, and read through a number as if it were a buffer. */
+static atto_status check_signature(const call *c, const atto__signature *s, int32_t count)
+{
+    if (s->count < 0) return ATTO_OK;
+    const int32_t wanted = count + c->operands.count + 1; /* a tensor is two parameters */
+    ATTO_REQUIRE(wanted == s->count, ATTO_E_ARGUMENT,
+                 "%s: the kernel has %d parameters, the arguments make %d " FITTING,
+                 c->operands.call, (int)s->count, (int)wanted);
+    if (!s->knows_types) return ATTO_OK;
+    int32_t at = 0;
+    for (int32_t i = 0; i < count; i++) {
+        const bool tensor = is_tensor(&c->args[i]);
+        ATTO_TRY(check_parameter(c, s, at++, tensor ? ATTO_KERNEL_IN_OUT : c->args[i].kind));
+        if (tensor) ATTO_TRY(check_parameter(c, s, at++, ATTO_KERNEL_U64));
+    }
+    return check_parameter(c, s, at, ATTO_KERNEL_U64);
+}
+
 /* Packs what the kernel cannot walk, and puts the final views into the arguments. */
 static atto_status place(call *c, bool strided, int32_t count)
 {
@@ -166,10 +202,13 @@ atto_status atto_kernel_launch(atto_kernel *kernel, int64_t n, const atto_kernel
     ATTO_TRY(collect(&c, args, count));
     ATTO_TRY(atto__operands_check(&c.operands));
     ATTO_TRY(atto__operands_check_aliases(&c.operands, kernel->in_place));
+    ATTO_TRY(check_signature(&c, &kernel->signature, count));
     if (n == 0) return ATTO_OK;
     atto__scratch_reset(dev);
     ATTO_TRY(place(&c, kernel->strided, count));
+    dev->in_kernel = true;
     const atto_status status = dev->vt->launch(dev, kernel->handle, n, c.args, count);
+    dev->in_kernel = false;
     if (status != ATTO_OK) return atto__fail_in(status, "%s: ", kernel->call);
     ATTO_TRY(atto__operands_unpack(&c.operands));
     return atto__device_finish_call(dev);

@@ -118,6 +118,7 @@ static int32_t sort_dims(const atto_tensor *t, int64_t *shape, int64_t *stride)
 
 bool atto__view_dense(const atto_tensor *t)
 {
+    if (atto_tensor_numel(t) == 0) return true;
     int64_t stride = 1;
     for (int32_t d = t->rank - 1; d >= 0; d--) {
         if (t->shape[d] > 1 && t->stride[d] != stride) return false;

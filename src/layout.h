@@ -18,7 +18,7 @@ atto_status atto__shape_check(const atto_tensor *t, const char *what);
 /* And the view lies inside its buffer, which only an empty one may lack, and which is not mapped. */
 atto_status atto__view_check(const atto_tensor *t, const char *what);
 
-/* Row-major without gaps. */
+/* Row-major without gaps, or empty. */
 bool atto__view_dense(const atto_tensor *t);
 
 /* No element is reached twice. Exact for strides that nest, otherwise on the safe side. */

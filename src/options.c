@@ -156,11 +156,7 @@ static atto_status check(const atto_device_options *set)
     ATTO_REQUIRE(!set->cpu_level || is_one_of(set->cpu_level, "base|avx2|avx512"), ATTO_E_ARGUMENT,
                  "device options: cpu_level is '%s', expected one of base|avx2|avx512",
                  set->cpu_level);
-    for (int32_t i = 0; i < 4; i++)
-        ATTO_REQUIRE(set->reserved[i] == 0, ATTO_E_ARGUMENT,
-                     "device options: reserved[%d] is not 0; zero the struct before filling it",
-                     (int)i);
-    return ATTO_OK;
+    return atto__reserved_check("device options", set->reserved);
 }
 
 static atto_status own_strings(atto__options *out)

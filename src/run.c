@@ -147,13 +147,8 @@ static atto_status collect(call *c)
 
 static atto_status check_reserved(const call *c)
 {
-    const uint64_t *reserved =
-        (const uint64_t *)(const void *)((const char *)c->args + c->op->reserved_offset);
-    for (int32_t i = 0; i < 4; i++)
-        ATTO_REQUIRE(reserved[i] == 0, ATTO_E_ARGUMENT,
-                     "%s: reserved[%d] is not 0; zero the struct before filling it", c->name,
-                     (int)i);
-    return ATTO_OK;
+    const char *reserved = (const char *)c->args + c->op->reserved_offset;
+    return atto__reserved_check(c->name, (const uint64_t *)(const void *)reserved);
 }
 
 static atto_status check_call(call *c)
@@ -231,7 +226,7 @@ static atto_status execute(call *c, atto_op op)
 
 atto_status atto__run(atto_device *dev, atto_op op, atto__direction direction, const void *args)
 {
-    call c; /* not zeroed: two kilobytes */
+    call c; /* not zeroed: it is large */
     c.dev = dev;
     c.op = &ops[op];
     c.direction = direction;

@@ -72,3 +72,11 @@ atto_status atto__fail_in(atto_status status, const char *format, ...)
     memcpy(message, prefix, prefix_length);
     return status;
 }
+
+atto_status atto__reserved_check(const char *what, const uint64_t reserved[4])
+{
+    for (int i = 0; i < 4; i++)
+        ATTO_REQUIRE(reserved[i] == 0, ATTO_E_ARGUMENT,
+                     "%s: reserved[%d] is not 0; zero the struct before filling it", what, i);
+    return ATTO_OK;
+}

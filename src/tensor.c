@@ -499,9 +499,11 @@ atto_status atto_tensor_map(const atto_tensor *t, atto_map_mode mode, void **dat
 atto_status atto_tensor_unmap(const atto_tensor *t)
 {
     ATTO_REQUIRE(t, ATTO_E_NULL, "tensor_unmap: t is NULL");
-    if (atto_tensor_numel(t) == 0) return ATTO_OK;
     atto_buffer *buffer = t->buffer;
-    ATTO_REQUIRE(buffer, ATTO_E_NULL, "tensor_unmap: the buffer is NULL");
+    const bool empty = atto_tensor_numel(t) == 0;
+    if (empty && !(buffer && buffer->mapped)) return ATTO_OK;
+    ATTO_REQUIRE(buffer, ATTO_E_NULL,
+                 "tensor_unmap: t has no buffer (freed? keep a copy of the view to unmap it)");
     ATTO_REQUIRE(buffer->mapped, ATTO_E_STATE, "tensor_unmap: the tensor is not mapped");
     atto_device *dev = buffer->dev;
     atto_status status = atto__device_check(dev);

@@ -24,6 +24,30 @@ static int32_t list_devices(atto_device_info infos[MOST])
     return count;
 }
 
+/* y = x + 1 by a kernel of the test's own. */
+static void add_one(const atto_kernel_arg *args, int64_t begin, int64_t end)
+{
+    for (int64_t i = begin; i < end; i++)
+        ((float *)args[1].data)[i] = ((const float *)args[0].data)[i] + 1.0f;
+}
+
+static atto_status use_kernel(atto_device *dev, const atto_tensor *x, const atto_tensor *y)
+{
+    const atto_kernel_source source = {
+        .name = "add_one",
+        .text = "__kernel void add_one(__global const float *x, ulong x_at, __global float *y,\n"
+                "                      ulong y_at, ulong n)\n"
+                "{ size_t i = get_global_id(0); if (i < n) y[y_at + i] = x[x_at + i] + 1; }",
+        .cpu = add_one
+    };
+    const atto_kernel_arg args[] = { atto_kernel_in(x), atto_kernel_out(y) };
+    atto_kernel *kernel;
+    atto_status status = atto_kernel_create(dev, &source, &kernel);
+    if (status == ATTO_OK) status = atto_kernel_launch(kernel, atto_tensor_numel(x), args, 2);
+    atto_kernel_destroy(kernel);
+    return status;
+}
+
 /* Forward and backward of n elements on dev; the worth of a first use. */
 static atto_status use_device(atto_device *dev, int64_t n)
 {
@@ -36,6 +60,7 @@ static atto_status use_device(atto_device *dev, int64_t n)
     if (status == ATTO_OK) status = atto_tensor_write(&x, host);
     if (status == ATTO_OK) status = atto_act_forward(dev, &a);
     if (status == ATTO_OK) status = atto_act_backward(dev, &a);
+    if (status == ATTO_OK) status = use_kernel(dev, &x, &y);
     if (status == ATTO_OK) status = atto_tensor_read(&y, host);
     free(host);
     atto_tensor_free(&x);

@@ -27,6 +27,7 @@ static void source_lines_get_their_names(void **state)
     expect_named("no line here\n", "no line here\n");
     expect_named("<kernel>:2:5: error: x\n", "act.cl:1:5: error: x\n");
     expect_named("<kernel>:4:1: a\n<kernel>:6: b", "atto_math.h:1:1: a\nact.cl:3: b");
+    expect_named("input.cl:2:5: a\n<kernel>:4:1: b", "act.cl:1:5: a\natto_math.h:1:1: b");
     expect_named("<kernel>:7:1", "act.cl:4:1");
     expect_named("<kernel>:", "<kernel>:0");
     expect_named("<kernel>:99:1", "act.cl:96:1"); /* beyond the end: counted on */

@@ -50,6 +50,11 @@ static void state_ops_without_data_errors_do_not_arm_the_word(void **state)
     atto_tensor_free(&t);
 }
 
+static void none(const atto_kernel_arg *args, int64_t begin, int64_t end)
+{
+    (void)args, (void)begin, (void)end;
+}
+
 /* Every call fails with the first message; freeing and closing still work. */
 static void state_a_lost_device_stays_lost(void **state)
 {
@@ -59,6 +64,15 @@ static void state_a_lost_device_stays_lost(void **state)
     float value;
     MUST(atto_device_open(test_device_name(), NULL, &dev));
     MUST(atto_tensor_alloc(dev, ATTO_F32, atto_shape1(3), &t));
+    const atto_kernel_source source = { .name = "none",
+                                        .text = "__kernel void none(ulong n) {}",
+                                        .cpu = none };
+    atto_kernel *kernel, *other_kernel;
+    MUST(atto_kernel_create(dev, &source, &kernel));
+    atto_tensor mapped;
+    void *data;
+    MUST(atto_tensor_alloc(dev, ATTO_F32, atto_shape1(3), &mapped));
+    MUST(atto_tensor_map(&mapped, ATTO_MAP_READ, &data));
     EXPECT_FAIL(atto__device_lose(dev, "clFinish: gone (%d)", -36), ATTO_E_LOST, "gone (-36)");
     EXPECT_FAIL(atto__device_lose(dev, "another reason"), ATTO_E_LOST, "gone (-36)");
     const struct atto_act_args a = { .x = &t, .y = &t, .act = atto_relu() };
@@ -67,6 +81,13 @@ static void state_a_lost_device_stays_lost(void **state)
     EXPECT_FAIL(atto_tensor_read(&t, &value), ATTO_E_LOST, "gone");
     EXPECT_FAIL(atto_tensor_fill(&t, 1.0), ATTO_E_LOST, "gone");
     EXPECT_FAIL(atto_device_sync(dev), ATTO_E_LOST, "gone");
+    EXPECT_FAIL(atto_kernel_launch(kernel, 1, NULL, 0), ATTO_E_LOST, "gone");
+    EXPECT_FAIL(atto_kernel_create(dev, &source, &other_kernel), ATTO_E_LOST, "gone");
+    EXPECT_FAIL(atto_tensor_map(&t, ATTO_MAP_READ, &data), ATTO_E_LOST, "gone");
+    EXPECT_FAIL(atto_tensor_unmap(&mapped), ATTO_E_LOST, "gone"); /* and gives its memory back */
+    EXPECT_FAIL(atto_tensor_unmap(&mapped), ATTO_E_STATE, "not mapped");
+    atto_tensor_free(&mapped);
+    atto_kernel_destroy(kernel);
     EXPECT_FAIL(atto_device_trim(dev), ATTO_E_LOST, "gone");
     assert_false(atto_device_supports(dev, ATTO_OP_ACT, ATTO_F32));
     atto_device_close(dev);

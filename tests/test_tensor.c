@@ -830,6 +830,11 @@ static void tensor_map_refuses_bad_arguments(void **state)
     EXPECT_FAIL(atto_tensor_unmap(NULL), ATTO_E_NULL, "tensor_unmap: t");
     MUST(atto_tensor_map(&wide, ATTO_MAP_READ, &data));
     MUST(atto_tensor_unmap(&wide));
+    MUST(atto_tensor_map(&t, ATTO_MAP_READ, &data)); /* an empty view of the buffer ends it too */
+    wide = t;
+    wide.shape[0] = 0;
+    MUST(atto_tensor_unmap(&wide));
+    MUST(atto_tensor_fill(&t, 1.0));
     MUST(atto_tensor_map(&empty, ATTO_MAP_WRITE, &data));
     assert_null(data);
     MUST(atto_tensor_unmap(&empty));

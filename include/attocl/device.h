@@ -15,11 +15,12 @@
  *                    that the option no_hidden_copies forbids
  *   ATTO_E_ALIAS     an output overlaps another tensor
  *   ATTO_E_DEVICE    a tensor of another device
+ *   ATTO_E_STATE     a tensor is mapped; a kernel's C function calls its own device
  *   ATTO_E_MEMORY    no memory for scratch
  *   ATTO_E_BUILD     its kernel cannot be built and the option no_fallback is set
  *   ATTO_E_BACKEND   the driver refused, with its own error in the message
  *   ATTO_E_LOST      the device was lost, now or earlier
- * The first seven leave every output untouched. */
+ * The first eight leave every output untouched. */
 #ifndef ATTOCL_DEVICE_H
 #define ATTOCL_DEVICE_H
 

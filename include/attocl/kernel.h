@@ -23,7 +23,7 @@ extern "C" {
 /** What an argument is. 0 is none, so that a zeroed one is refused. */
 typedef enum atto_kernel_arg_kind {
     ATTO_KERNEL_IN = 1, /**< a tensor that is read */
-    ATTO_KERNEL_OUT,    /**< a tensor all of whose elements are written before they are read */
+    ATTO_KERNEL_OUT,    /**< a tensor that is written: what is not written is undefined */
     ATTO_KERNEL_IN_OUT, /**< a tensor that is read and written */
 #define X(NAME, name, type) ATTO_KERNEL_##NAME,
     ATTO_KERNEL_NUMBER_TABLE(X)
@@ -77,7 +77,9 @@ ATTO_KERNEL_NUMBER_TABLE(X)
 
 /**
  * The kernel for the CPU backend: does items begin to end - 1. Several threads call it at once with
- * different ranges; where the ranges are cut depends on n and the source's grain alone.
+ * different ranges; where the ranges are cut depends on n and the source's grain alone. It calls
+ * nothing of the library on its device (ATTO_E_STATE), and keeps no pointer from args: a tensor
+ * there may be a packed copy that lives for this launch.
  */
 typedef void (*atto_kernel_fn)(const atto_kernel_arg *args, int64_t begin, int64_t end);
 
@@ -90,11 +92,14 @@ typedef struct atto_kernel_source {
      * a pointer to its buffer (`__global const float *x`; ushort for f16 and bf16) and the position of
      * its first element (`ulong x_at`); for each number one; and last `ulong n`. Work-item
      * get_global_id(0) does item of that number; their count is rounded up to whole work-groups, so a
-     * kernel returns where it reaches n. `#include "atto_math.h"` (activations and their derivatives)
-     * and `"atto_kernel.h"` (storage types, ATTO_WG) are at hand.
+     * kernel returns where it reaches n. Work-groups have get_local_size(0) work-items: ATTO_WG, or
+     * fewer for a kernel that needs many registers, or what its reqd_work_group_size says.
+     * `#include "atto_math.h"` (activations and their derivatives) and `"atto_kernel.h"` (storage
+     * types) are at hand, at the top and unconditionally.
      */
     const char *text;
-    const char *options; /**< for the compiler: "-DROWS=4 -cl-mad-enable"; NULL for none */
+    const char *options; /**< for the compiler: "-DROWS=4 -cl-mad-enable"; NULL for none. -DATTO_WG
+                              belongs to the library */
 
     atto_kernel_fn cpu; /**< needed on the CPU backend */
     int64_t grain;      /**< items of one call of cpu; 0 = 1024. Small for items that take long */
@@ -111,14 +116,17 @@ typedef struct atto_kernel atto_kernel;
 #define ATTO_KERNEL_MAX_ARGS 24
 
 /**
- * Builds a kernel for dev; built binaries go to the same cache as the library's own. The source may
- * go away afterwards.
+ * Builds a kernel for dev: the text on OpenCL devices, where it never falls back to the C function,
+ * which the CPU backend takes. Built binaries go to the same cache as the library's own, unless the
+ * text includes files in angle brackets or options have -I. The source may go away afterwards.
  *
  * @param out  the kernel, NULL on failure; give it back with atto_kernel_destroy
  * Returns     ATTO_E_NULL (dev, source, out, name, or the text or function that this device needs),
- *             ATTO_E_ARGUMENT (name, grain, reserved), ATTO_E_BUILD (the compiler's whole log in the
- *             message, lines counted as in text), ATTO_E_UNSUPPORTED (a work-group of more than one
- *             dimension), ATTO_E_MEMORY, ATTO_E_BACKEND, ATTO_E_LOST
+ *             ATTO_E_ARGUMENT (name, grain, options, reserved), ATTO_E_BUILD (the compiler's log in
+ *             the message up to 16 KiB, whole in the log callback; lines counted as in text),
+ *             ATTO_E_UNSUPPORTED (a parameter that is no buffer and no number of the table, more
+ *             than 49 of them, work-groups of more than one dimension or too large for the device,
+ *             too much local memory), ATTO_E_MEMORY, ATTO_E_BACKEND, ATTO_E_LOST
  */
 ATTO_API atto_status atto_kernel_create(atto_device *dev, const atto_kernel_source *source,
                                         atto_kernel **out);
@@ -133,9 +141,9 @@ ATTO_API void atto_kernel_destroy(atto_kernel *kernel);
  *
  * @param n      0 does nothing
  * @param args   count of them, in the kernel's order; may be NULL when count is 0
- * Returns       what every op returns (device.h), and ATTO_E_ARGUMENT (n, count, a kind that is none,
- *               or parameters that do not fit the arguments); all but ATTO_E_MEMORY, ATTO_E_BACKEND and
- *               ATTO_E_LOST leave every output untouched
+ * Returns       what every op returns (device.h), and ATTO_E_ARGUMENT (n, count, a kind that is none;
+ *               on OpenCL devices parameters of other number or types than the arguments). On a
+ *               driver that does not tell types only their number is compared
  */
 ATTO_API atto_status atto_kernel_launch(atto_kernel *kernel, int64_t n, const atto_kernel_arg *args,
                                         int32_t count);

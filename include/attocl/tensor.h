@@ -135,8 +135,8 @@ ATTO_API atto_status atto_tensor_reshape(const atto_tensor *t, atto_shape shape,
  * Host to device: data is dense, row-major, of the tensor's dtype, numel elements. It has been read
  * when the call returns. Up to 4 MiB the call does not wait for the device.
  *
- * Returns ATTO_E_NULL, ATTO_E_SHAPE, ATTO_E_DTYPE, ATTO_E_STRIDE (t overlaps itself),
- * ATTO_E_MEMORY, ATTO_E_BACKEND, ATTO_E_LOST
+ * Returns ATTO_E_NULL, ATTO_E_SHAPE, ATTO_E_DTYPE, ATTO_E_STRIDE (t overlaps itself), ATTO_E_STATE
+ * (mapped), ATTO_E_MEMORY, ATTO_E_BACKEND, ATTO_E_LOST
  */
 ATTO_API atto_status atto_tensor_write(const atto_tensor *t, const void *data);
 
@@ -161,7 +161,7 @@ ATTO_API atto_status atto_tensor_fill(const atto_tensor *t, double value);
  * at the ends of the range, NaN becomes 0; integers to floats round once, to nearest even.
  *
  * Returns ATTO_E_NULL, ATTO_E_SHAPE, ATTO_E_DTYPE, ATTO_E_STRIDE (dst overlaps itself),
- *         ATTO_E_ALIAS, ATTO_E_MEMORY, ATTO_E_BUILD, ATTO_E_BACKEND, ATTO_E_LOST
+ *         ATTO_E_ALIAS, ATTO_E_STATE, ATTO_E_MEMORY, ATTO_E_BUILD, ATTO_E_BACKEND, ATTO_E_LOST
  */
 ATTO_API atto_status atto_tensor_copy(const atto_tensor *dst, const atto_tensor *src);
 
@@ -178,7 +178,8 @@ typedef enum atto_map_mode {
  * _write are as good. Waits for what is enqueued; data errors wait for atto_device_sync.
  *
  * Until atto_tensor_unmap every other use of any tensor of that buffer is ATTO_E_STATE, a second
- * mapping too. Freeing the tensor keeps the buffer alive until then.
+ * mapping too. Freeing the tensor keeps the buffer alive until then; keep a copy of the view to end
+ * the mapping with.
  *
  * @param data  out  element (0, 0, ...) of the view; walk it by t's strides. NULL for an empty tensor
  * Returns      ATTO_E_NULL, ATTO_E_ARGUMENT (mode), ATTO_E_STATE, ATTO_E_SHAPE, ATTO_E_DTYPE,

@@ -33,7 +33,8 @@ void atto__cpu_event_destroy(atto_device *dev, void *event);
 bool atto__cpu_supports(atto_device *dev, atto_op op, atto_dtype dtype);
 
 /* kernel.c */
-atto_status atto__cpu_kernel_create(atto_device *dev, const atto_kernel_source *source, void **out);
+atto_status atto__cpu_kernel_create(atto_device *dev, const atto_kernel_source *source, void **out,
+                                    atto__signature *signature);
 void atto__cpu_kernel_destroy(atto_device *dev, void *kernel);
 atto_status atto__cpu_launch(atto_device *dev, void *kernel, int64_t n, const atto_kernel_arg *args,
                              int32_t count);

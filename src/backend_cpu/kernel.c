@@ -9,7 +9,8 @@ typedef struct cpu_kernel {
     int64_t grain;
 } cpu_kernel;
 
-atto_status atto__cpu_kernel_create(atto_device *dev, const atto_kernel_source *source, void **out)
+atto_status atto__cpu_kernel_create(atto_device *dev, const atto_kernel_source *source, void **out,
+                                    atto__signature *signature)
 {
     (void)dev;
     ATTO_REQUIRE(source->cpu, ATTO_E_NULL, "%s: cpu is NULL, which the CPU backend needs",
@@ -19,6 +20,7 @@ atto_status atto__cpu_kernel_create(atto_device *dev, const atto_kernel_source *
     kernel->function = source->cpu;
     kernel->grain = source->grain;
     *out = kernel;
+    signature->count = -1;
     return ATTO_OK;
 }
 

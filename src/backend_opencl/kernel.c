@@ -1,39 +1,111 @@
 /* SPDX-License-Identifier: MIT */
-/* Kernels of the user's through OpenCL: built from text, and checked against their arguments, because
- * drivers take a number for a pointer and crash. */
+/* Kernels of the user's through OpenCL: built from text. What drivers crash on (images, structs, too
+ * much local memory) is refused before it is launched. */
+#include <stdio.h>
 #include <string.h>
 
 #include "alloc.h"
 #include "launch.h"
 
 /* A kernel knows its parameters only if it was built with this. */
-#define OPTIONS " -cl-kernel-arg-info "
+#define WITH_TYPES " -cl-kernel-arg-info "
 
 typedef struct opencl_kernel {
     atto__kernel *built;
-    cl_uint parameters;
-    bool is_pointer[ATTO_MAX_ARGS];
-    bool knows_pointers; /* else the driver would not say */
     size_t group_size;
 } opencl_kernel;
 
-/* ---- create ---- */
+/* ---- parameters ---- */
 
-static atto_status find_parameters(atto_device *dev, opencl_kernel *k)
+#define CL_TYPE_I32 "int"
+#define CL_TYPE_U32 "uint"
+#define CL_TYPE_I64 "long"
+#define CL_TYPE_U64 "ulong"
+#define CL_TYPE_F32 "float"
+
+/* The kind of a number by its type's name; false for a name that no number here has. */
+static bool number_of(const char *name, atto_kernel_arg_kind *out)
+{
+#define X(NAME, number, type)                \
+    if (strcmp(name, CL_TYPE_##NAME) == 0) { \
+        *out = ATTO_KERNEL_##NAME;           \
+        return true;                         \
+    }
+    ATTO_KERNEL_NUMBER_TABLE(X)
+#undef X
+    return false;
+}
+
+/* What the driver says of parameter i; CL_KERNEL_ARG_INFO_NOT_AVAILABLE where it does not know. */
+typedef struct parameter {
+    cl_kernel_arg_address_qualifier space;
+    cl_kernel_arg_access_qualifier access;
+    char type[64];
+} parameter;
+
+static cl_int ask(cl_kernel handle, cl_uint i, parameter *p)
+{
+    cl_int code = atto__cl.GetKernelArgInfo(handle, i, CL_KERNEL_ARG_ADDRESS_QUALIFIER,
+                                            sizeof p->space, &p->space, NULL);
+    if (code == CL_SUCCESS)
+        code = atto__cl.GetKernelArgInfo(handle, i, CL_KERNEL_ARG_ACCESS_QUALIFIER,
+                                         sizeof p->access, &p->access, NULL);
+    snprintf(p->type, sizeof p->type, "a type with a long name");
+    if (code == CL_SUCCESS &&
+        atto__cl.GetKernelArgInfo(handle, i, CL_KERNEL_ARG_TYPE_NAME, sizeof p->type, p->type,
+                                  NULL) == CL_INVALID_VALUE)
+        snprintf(p->type, sizeof p->type, "a type with a long name");
+    return code;
+}
+
+static atto_status find_type(cl_kernel handle, cl_uint i, atto__signature *s)
+{
+    parameter p;
+    if (ask(handle, i, &p) != CL_SUCCESS) {
+        s->knows_types = false;
+        return ATTO_OK;
+    }
+    const bool is_image = p.access != CL_KERNEL_ARG_ACCESS_NONE;
+    ATTO_REQUIRE(!is_image, ATTO_E_UNSUPPORTED, "parameter %d is an image or a pipe (%s)", (int)i,
+                 p.type);
+    ATTO_REQUIRE(p.space != CL_KERNEL_ARG_ADDRESS_LOCAL, ATTO_E_UNSUPPORTED,
+                 "parameter %d is in local memory; declare local arrays inside the kernel", (int)i);
+    if (p.space != CL_KERNEL_ARG_ADDRESS_PRIVATE) {
+        s->types[i] = ATTO_KERNEL_IN_OUT;
+        return ATTO_OK;
+    }
+    ATTO_REQUIRE(number_of(p.type, &s->types[i]), ATTO_E_UNSUPPORTED,
+                 "parameter %d is %s, expected int, uint, long, ulong or float under that name",
+                 (int)i, p.type);
+    return ATTO_OK;
+}
+
+static atto_status find_signature(atto_device *dev, const opencl_kernel *k, atto__signature *s)
 {
     const cl_kernel handle = k->built->handle;
-    ATTO_CL_TRY(dev, GetKernelInfo, handle, CL_KERNEL_NUM_ARGS, sizeof k->parameters,
-                &k->parameters, NULL);
-    ATTO_REQUIRE(k->parameters <= ATTO_MAX_ARGS, ATTO_E_UNSUPPORTED,
-                 "%d parameters, expected at most %d", (int)k->parameters, ATTO_MAX_ARGS);
-    k->knows_pointers = true;
-    for (cl_uint i = 0; i < k->parameters; i++) {
-        cl_kernel_arg_address_qualifier space = CL_KERNEL_ARG_ADDRESS_PRIVATE;
-        const cl_int code = atto__cl.GetKernelArgInfo(handle, i, CL_KERNEL_ARG_ADDRESS_QUALIFIER,
-                                                      sizeof space, &space, NULL);
-        k->knows_pointers = k->knows_pointers && code == CL_SUCCESS;
-        k->is_pointer[i] = space != CL_KERNEL_ARG_ADDRESS_PRIVATE;
-    }
+    cl_uint count = 0;
+    ATTO_CL_TRY(dev, GetKernelInfo, handle, CL_KERNEL_NUM_ARGS, sizeof count, &count, NULL);
+    ATTO_REQUIRE(count <= ATTO_MAX_PARAMETERS, ATTO_E_UNSUPPORTED,
+                 "%u parameters, expected at most %d", (unsigned)count, ATTO_MAX_PARAMETERS);
+    s->count = (int32_t)count;
+    s->knows_types = true;
+    for (cl_uint i = 0; i < count && s->knows_types; i++) ATTO_TRY(find_type(handle, i, s));
+    return ATTO_OK;
+}
+
+/* ---- work-groups ---- */
+
+/* Drivers that do not check what a kernel declares end the process; NVIDIA's takes more than it says
+ * it has. */
+static atto_status check_local_memory(atto_device *dev, const opencl_kernel *k)
+{
+    const atto__opencl *cl = atto__opencl_of(dev);
+    cl_ulong bytes = 0;
+    ATTO_CL_TRY(dev, GetKernelWorkGroupInfo, k->built->handle, cl->device, CL_KERNEL_LOCAL_MEM_SIZE,
+                sizeof bytes, &bytes, NULL);
+    ATTO_REQUIRE(cl->nvidia || bytes <= dev->info.local_bytes, ATTO_E_UNSUPPORTED,
+                 "it declares %llu bytes of local memory, the device has %llu",
+                 (unsigned long long)bytes, (unsigned long long)dev->info.local_bytes);
     return ATTO_OK;
 }
 
@@ -47,41 +119,88 @@ static atto_status find_group_size(atto_device *dev, opencl_kernel *k)
                 CL_KERNEL_COMPILE_WORK_GROUP_SIZE, sizeof wanted, wanted, NULL);
     ATTO_CL_TRY(dev, GetKernelWorkGroupInfo, k->built->handle, cl->device,
                 CL_KERNEL_WORK_GROUP_SIZE, sizeof most, &most, NULL);
+    if (most > (size_t)dev->info.max_work_group) most = (size_t)dev->info.max_work_group;
     ATTO_REQUIRE(wanted[0] == 0 || (wanted[1] == 1 && wanted[2] == 1), ATTO_E_UNSUPPORTED,
                  "its work-groups have more than one dimension");
+    ATTO_REQUIRE(wanted[0] <= most, ATTO_E_UNSUPPORTED,
+                 "its work-groups have %zu work-items, the device takes %zu", wanted[0], most);
     k->group_size = wanted[0] ? wanted[0] : cl->group_size;
-    while (wanted[0] == 0 && k->group_size > most && k->group_size > 1) k->group_size /= 2;
+    while (k->group_size > most && k->group_size > 1) k->group_size /= 2;
     return ATTO_OK;
 }
 
-static atto_status build(atto_device *dev, const atto_kernel_source *source, opencl_kernel *k)
+/* ---- create and destroy ---- */
+
+/* The compiler reads files that the cache knows nothing of. */
+static bool reads_other_files(const atto_kernel_source *source)
+{
+    const char *include = strstr(source->text, "include");
+    for (; include; include = strstr(include + 1, "include"))
+        if (include[7 + strspn(include + 7, " \t")] == '<') return true;
+    return strstr(source->options, "-I") || strstr(source->options, "-include");
+}
+
+static atto_status build_text(atto_device *dev, const atto_kernel_source *source, bool use_cache,
+                              atto__kernel **out)
 {
     char *file = atto__format("%s.cl", source->name);
-    char *options = atto__format(OPTIONS "%s", source->options);
+    char *options = atto__format(WITH_TYPES "%s", source->options);
     atto_status status = ATTO_OK;
     if (!file || !options) status = atto__fail(ATTO_E_MEMORY, "out of host memory");
     if (status == ATTO_OK)
-        status = atto__program_build(dev, file, source->text, source->name, options, &k->built);
+        status =
+            atto__program_build(dev, file, source->text, source->name, options, use_cache, out);
     atto__free(file);
     atto__free(options);
-    ATTO_TRY(status);
-    status = find_parameters(dev, k);
+    return status;
+}
+
+/* Some drivers forget the types of a program that comes from the cache. */
+static atto_status build_typed(atto_device *dev, const atto_kernel_source *source, opencl_kernel *k,
+                               atto__signature *signature)
+{
+    for (int32_t use_cache = !reads_other_files(source); use_cache >= 0; use_cache--) {
+        atto__program_destroy(k->built);
+        k->built = NULL;
+        ATTO_TRY(build_text(dev, source, use_cache, &k->built));
+        const atto_status status = find_signature(dev, k, signature);
+        if (status != ATTO_OK) return atto__fail_in(status, "%s: ", source->name);
+        if (signature->knows_types) break;
+    }
+    return ATTO_OK;
+}
+
+static atto_status build(atto_device *dev, const atto_kernel_source *source, opencl_kernel *k,
+                         atto__signature *signature)
+{
+    ATTO_TRY(build_typed(dev, source, k, signature));
+    atto_status status = check_local_memory(dev, k);
     if (status == ATTO_OK) status = find_group_size(dev, k);
-    if (status == ATTO_OK) return ATTO_OK;
-    atto__program_destroy(k->built);
-    return atto__fail_in(status, "%s: ", source->name);
+    return status == ATTO_OK ? ATTO_OK : atto__fail_in(status, "%s: ", source->name);
+}
+
+/* PoCL's option parser reads beyond the end of the text. */
+static bool ends_in_a_bare_flag(const char *options)
+{
+    size_t length = strlen(options);
+    while (length > 0 && options[length - 1] == ' ') length--;
+    return length >= 2 && options[length - 2] == '-' && strchr("DI", options[length - 1]) &&
+           (length == 2 || options[length - 3] == ' ');
 }
 
 atto_status atto__opencl_kernel_create(atto_device *dev, const atto_kernel_source *source,
-                                       void **out)
+                                       void **out, atto__signature *signature)
 {
     ATTO_REQUIRE(source->text, ATTO_E_NULL, "%s: text is NULL, which OpenCL devices need",
                  source->name);
+    ATTO_REQUIRE(!ends_in_a_bare_flag(source->options), ATTO_E_ARGUMENT,
+                 "%s: the options \"%s\" end in a flag without its value", source->name,
+                 source->options);
     opencl_kernel *k = atto__alloc(sizeof *k);
     ATTO_REQUIRE(k, ATTO_E_MEMORY, "out of host memory");
-    const atto_status status = build(dev, source, k);
+    const atto_status status = build(dev, source, k, signature);
     if (status != ATTO_OK) {
-        atto__free(k);
+        atto__opencl_kernel_destroy(dev, k);
         return status;
     }
     *out = k;
@@ -120,41 +239,14 @@ static void bind_one(atto__args *out, const atto_kernel_arg *arg)
     }
 }
 
-/* A number where a pointer is due, and the other way round. */
-static atto_status check_pointer(const opencl_kernel *k, cl_uint parameter, bool wanted)
-{
-    ATTO_REQUIRE(
-        !k->knows_pointers || k->is_pointer[parameter] == wanted, ATTO_E_ARGUMENT,
-        "parameter %d is %s pointer, the arguments want it to be %s (a tensor is a pointer "
-        "and a ulong; ulong n comes last)",
-        (int)parameter, wanted ? "no" : "a", wanted ? "one" : "a number");
-    return ATTO_OK;
-}
-
-static atto_status bind_all(const opencl_kernel *k, int64_t n, const atto_kernel_arg *args,
-                            int32_t count, atto__args *out)
-{
-    out->count = 0;
-    for (int32_t i = 0; i < count; i++) bind_one(out, &args[i]);
-    atto__arg_ulong(out, (uint64_t)n);
-    ATTO_REQUIRE(out->count == k->parameters, ATTO_E_ARGUMENT,
-                 "the kernel has %d parameters, the arguments make %d (two for each tensor, and n)",
-                 (int)k->parameters, (int)out->count);
-    cl_uint at = 0;
-    for (int32_t i = 0; i < count; i++) {
-        const bool is_tensor = args[i].tensor != NULL;
-        ATTO_TRY(check_pointer(k, at++, is_tensor));
-        if (is_tensor) ATTO_TRY(check_pointer(k, at++, false));
-    }
-    return check_pointer(k, at, false);
-}
-
 atto_status atto__opencl_kernel_launch(atto_device *dev, void *kernel, int64_t n,
                                        const atto_kernel_arg *args, int32_t count)
 {
     const opencl_kernel *k = kernel;
     atto__args bound;
-    ATTO_TRY(bind_all(k, n, args, count, &bound));
-    const size_t groups = (size_t)atto__group_count(n, (int64_t)k->group_size);
+    bound.count = 0;
+    for (int32_t i = 0; i < count; i++) bind_one(&bound, &args[i]);
+    atto__arg_ulong(&bound, (uint64_t)n);
+    const int64_t groups = atto__group_count(n, (int64_t)k->group_size);
     return atto__enqueue(dev, k->built->handle, &bound, groups, k->group_size);
 }

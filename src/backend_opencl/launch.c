@@ -3,6 +3,7 @@
 #include "launch.h"
 
 #include <assert.h>
+#include <inttypes.h>
 
 static atto__arg *next_arg(atto__args *args, size_t bytes)
 {
@@ -70,12 +71,12 @@ void atto__args_append(atto__args *args, const atto__args *tail)
 
 int64_t atto__group_count(int64_t items, int64_t per_group)
 {
-    const int64_t groups = (items + per_group - 1) / per_group;
+    const int64_t groups = items / per_group + (items % per_group != 0);
     return groups > 0 ? groups : 1;
 }
 
-atto_status atto__enqueue(atto_device *dev, cl_kernel kernel, const atto__args *args, size_t groups,
-                          size_t group_size)
+atto_status atto__enqueue(atto_device *dev, cl_kernel kernel, const atto__args *args,
+                          int64_t groups, size_t group_size)
 {
     for (cl_uint i = 0; i < args->count; i++) {
         const cl_int code =
@@ -84,7 +85,9 @@ atto_status atto__enqueue(atto_device *dev, cl_kernel kernel, const atto__args *
             return atto__fail_in(atto__cl_fail(dev, "clSetKernelArg", code),
                                  "parameter %d: ", (int)i);
     }
-    const size_t global = groups * group_size;
+    ATTO_REQUIRE((uint64_t)groups <= SIZE_MAX / group_size, ATTO_E_ARGUMENT,
+                 "%" PRId64 " work-groups are too many", groups);
+    const size_t global = (size_t)groups * group_size;
     ATTO_CL_TRY(dev, EnqueueNDRangeKernel, atto__opencl_of(dev)->queue, kernel, 1, NULL, &global,
                 &group_size, 0, NULL, NULL);
     dev->stats.launches++;
@@ -97,7 +100,7 @@ atto_status atto__launch(atto_device *dev, const atto__variant *variant, const a
     cl_kernel kernel;
     ATTO_TRY(atto__program_kernel(dev, variant->file, variant->kernel, variant->options, &kernel));
     const atto_status status =
-        atto__enqueue(dev, kernel, args, (size_t)groups, atto__opencl_of(dev)->group_size);
+        atto__enqueue(dev, kernel, args, groups, atto__opencl_of(dev)->group_size);
     return status == ATTO_OK ? ATTO_OK : atto__fail_in(status, "%s: ", variant->kernel);
 }
 

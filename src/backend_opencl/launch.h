@@ -20,8 +20,7 @@ typedef struct atto__arg {
     } value;
 } atto__arg;
 
-/* Two for each tensor of a user's kernel, and n. */
-#define ATTO_MAX_ARGS (2 * ATTO_KERNEL_MAX_ARGS + 1)
+#define ATTO_MAX_ARGS ATTO_MAX_PARAMETERS
 
 /* Arguments in the kernel's order. */
 typedef struct atto__args {
@@ -47,8 +46,8 @@ void atto__args_append(atto__args *args, const atto__args *tail);
 int64_t atto__group_count(int64_t items, int64_t per_group);
 
 /* Binds the arguments and enqueues the kernel in one dimension. */
-atto_status atto__enqueue(atto_device *dev, cl_kernel kernel, const atto__args *args, size_t groups,
-                          size_t group_size);
+atto_status atto__enqueue(atto_device *dev, cl_kernel kernel, const atto__args *args,
+                          int64_t groups, size_t group_size);
 
 /* Builds the variant if it is new, and enqueues it in one dimension, groups work-groups of ATTO_WG
  * work-items. */

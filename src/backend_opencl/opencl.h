@@ -42,7 +42,7 @@ atto_status atto__opencl_fill(atto_device *dev, const atto_tensor *dst, uint64_t
 
 /* kernel.c: the vtable's slots for kernels of the user's. */
 atto_status atto__opencl_kernel_create(atto_device *dev, const atto_kernel_source *source,
-                                       void **out);
+                                       void **out, atto__signature *signature);
 void atto__opencl_kernel_destroy(atto_device *dev, void *kernel);
 atto_status atto__opencl_kernel_launch(atto_device *dev, void *kernel, int64_t n,
                                        const atto_kernel_arg *args, int32_t count);

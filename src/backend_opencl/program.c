@@ -50,6 +50,7 @@ static atto__kernel *find(atto_device *dev, uint64_t hash, const char *file, con
 
 void atto__program_destroy(atto__kernel *k)
 {
+    if (!k) return;
     if (k->handle) atto__cl.ReleaseKernel(k->handle);
     if (k->program) atto__cl.ReleaseProgram(k->program);
     atto__free(k->key);
@@ -76,7 +77,8 @@ typedef struct build {
     atto_device *dev;
     const char *file, *kernel;
     const char *text; /* NULL: that of the file */
-    char *options;    /* for the compiler: standard, work-group size, knobs */
+    bool use_cache;
+    char *options; /* for the compiler: standard, work-group size, knobs */
     char *source;
 } build;
 
@@ -209,7 +211,7 @@ static void store_binary(const build *b, const atto__cache_key *key, cl_program 
 
 static atto_status build_kernel(const build *b, atto__kernel *out)
 {
-    if (!atto__cache_wanted(b->dev)) return build_from_source(b, out);
+    if (!b->use_cache || !atto__cache_wanted(b->dev)) return build_from_source(b, out);
     const atto__cache_key key = atto__cache_key_of(b->dev, b->kernel, b->options, b->source);
     if (build_from_cache(b, &key, out)) return ATTO_OK;
     ATTO_TRY(build_from_source(b, out));
@@ -241,9 +243,10 @@ static atto_status build_new(build *b, const char *knobs, atto__kernel *out)
 }
 
 atto_status atto__program_build(atto_device *dev, const char *file, const char *text,
-                                const char *kernel, const char *options, atto__kernel **out)
+                                const char *kernel, const char *options, bool use_cache,
+                                atto__kernel **out)
 {
-    build b = { .dev = dev, .file = file, .kernel = kernel, .text = text };
+    build b = { .dev = dev, .file = file, .kernel = kernel, .text = text, .use_cache = use_cache };
     atto__kernel *k = atto__alloc(sizeof *k);
     ATTO_REQUIRE(k, ATTO_E_MEMORY, "out of host memory for a kernel");
     k->status = build_new(&b, options, k);
@@ -261,7 +264,7 @@ atto_status atto__program_build(atto_device *dev, const char *file, const char *
 static atto_status add(atto_device *dev, uint64_t hash, const char *file, const char *kernel,
                        const char *options, atto__kernel **out)
 {
-    build b = { .dev = dev, .file = file, .kernel = kernel };
+    build b = { .dev = dev, .file = file, .kernel = kernel, .use_cache = true };
     atto__kernel *k = atto__alloc(sizeof *k);
     ATTO_REQUIRE(k, ATTO_E_MEMORY, "out of host memory for a kernel");
     k->hash = hash;

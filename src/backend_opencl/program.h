@@ -28,9 +28,12 @@ typedef struct atto__programs {
 atto_status atto__program_kernel(atto_device *dev, const char *file, const char *kernel,
                                  const char *options, cl_kernel *out);
 
-/* A kernel outside the table, built from text, which goes by the name file in messages. */
+/* A kernel outside the table, built from text, which goes by the name file in messages; use_cache
+ * where the text and options say all that the compiler reads. */
 atto_status atto__program_build(atto_device *dev, const char *file, const char *text,
-                                const char *kernel, const char *options, atto__kernel **out);
+                                const char *kernel, const char *options, bool use_cache,
+                                atto__kernel **out);
+/* NULL is fine. */
 void atto__program_destroy(atto__kernel *kernel);
 
 void atto__programs_close(atto_device *dev);

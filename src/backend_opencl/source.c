@@ -12,12 +12,13 @@
 
 #define LARGEST_FILE ((size_t)16 << 20)
 #define MOST_FILES   32
-#define LONGEST_NAME 80
+#define LONGEST_NAME 80 /* a user's kernel has at most 63 characters, and .cl */
 
 typedef struct expansion {
     const atto_device *dev;
     char *text;
     size_t length, capacity;
+    bool is_users;                       /* the text comes from outside the library */
     char seen[MOST_FILES][LONGEST_NAME]; /* files already put in */
     int32_t seen_count;
 } expansion;
@@ -81,19 +82,29 @@ static bool seen(const expansion *e, const char *file)
     return false;
 }
 
-/* The name between the quotes of an #include "..." line. */
-static bool parse_include(const char *line, size_t length, char *name)
+static bool is_known(const expansion *e, const char *file)
+{
+    for (int i = 0; i < atto__embedded_count; i++)
+        if (strcmp(atto__embedded_files[i].name, file) == 0) return true;
+    return !e->is_users;
+}
+
+/* The name between the quotes of an #include "..." line; *rest is what stands behind it. */
+static bool parse_include(const char *line, size_t length, char *name, const char **rest)
 {
     const char *end = line + length;
     const char *at = line + strspn(line, " \t");
-    if (strncmp(at, "#include", 8) != 0) return false;
-    at += 8;
+    if (*at++ != '#') return false;
+    at += strspn(at, " \t");
+    if (strncmp(at, "include", 7) != 0) return false;
+    at += 7;
     at += strspn(at, " \t");
     if (*at != '"') return false;
     const char *close = memchr(at + 1, '"', (size_t)(end - at - 1));
     if (!close || close - at - 1 >= LONGEST_NAME) return false;
     memcpy(name, at + 1, (size_t)(close - at - 1));
     name[close - at - 1] = '\0';
+    *rest = close + 1;
     return true;
 }
 
@@ -107,14 +118,16 @@ static atto_status put_lines(expansion *e, const char *file, const char *text)
         const char *newline = strchr(line, '\n');
         const size_t length = newline ? (size_t)(newline - line) : strlen(line);
         char name[LONGEST_NAME];
-        if (parse_include(line, length, name)) {
+        const char *rest = line;
+        if (parse_include(line, length, name, &rest) && is_known(e, name)) {
             const atto_status status = put_file(e, name);
             if (status != ATTO_OK) return atto__fail_in(status, "%s:%d: ", file, (int)number);
-            ATTO_TRY(append_line_directive(e, number + 1, file));
+            ATTO_TRY(append_line_directive(e, number, file));
         } else {
-            ATTO_TRY(append(e, line, length));
-            ATTO_TRY(append(e, "\n", 1));
+            rest = line;
         }
+        ATTO_TRY(append(e, rest, length - (size_t)(rest - line)));
+        ATTO_TRY(append(e, "\n", 1));
         line += length + (newline ? 1 : 0);
     }
     return ATTO_OK;
@@ -143,7 +156,7 @@ static atto_status put_file(expansion *e, const char *file)
 atto_status atto__source_expand(const atto_device *dev, const char *file, const char *text,
                                 char **out)
 {
-    expansion e = { .dev = dev };
+    expansion e = { .dev = dev, .is_users = text != NULL };
     const atto_status status = text ? put_text(&e, file, text) : put_file(&e, file);
     *out = e.text;
     if (status != ATTO_OK) {
@@ -155,7 +168,21 @@ atto_status atto__source_expand(const atto_device *dev, const char *file, const 
 
 /* ---- naming lines in build logs ---- */
 
-#define UNNAMED "<kernel>:"
+/* What compilers call a text that has no file: NVIDIA's and Oclgrind's, which ignore #line. */
+static const char *const unnamed[] = { "<kernel>:", "input.cl:" };
+
+/* The first of these names in log, or NULL; *length is that of the name. */
+static const char *find_unnamed(const char *log, size_t *length)
+{
+    const char *first = NULL;
+    for (size_t i = 0; i < sizeof unnamed / sizeof unnamed[0]; i++) {
+        const char *found = strstr(log, unnamed[i]);
+        if (!found || (first && first < found)) continue;
+        first = found;
+        *length = strlen(unnamed[i]);
+    }
+    return first;
+}
 
 /* What the text calls its physical line number: the last #line directive before it, counted on. */
 static void name_line(const char *source, long number, char *file, long *line)
@@ -177,14 +204,15 @@ char *atto__source_name_lines(const char *source, const char *log)
     expansion e = { 0 };
     atto_status status = append(&e, "", 0);
     for (const char *at = log; status == ATTO_OK && *at;) {
-        const char *found = strstr(at, UNNAMED);
+        size_t name_length = 0;
+        const char *found = find_unnamed(at, &name_length);
         const size_t before = found ? (size_t)(found - at) : strlen(at);
         status = append(&e, at, before);
         at += before;
         if (!found) continue;
         char *digits_end;
         char name[LONGEST_NAME + 32], file[LONGEST_NAME];
-        long line = strtol(found + strlen(UNNAMED), &digits_end, 10);
+        long line = strtol(found + name_length, &digits_end, 10);
         name_line(source, line, file, &line);
         const int n = snprintf(name, sizeof name, "%s:%ld", file[0] ? file : "<kernel>", line);
         if (status == ATTO_OK) status = append(&e, name, (size_t)n);

@@ -11,11 +11,12 @@
  * missing.
  *
  * An include counts as done wherever it stands, also inside an #if that is not taken, so kernel
- * files include at the top and unconditionally. Release *out with atto__free. */
+ * files include at the top and unconditionally. In a user's text an unknown name stays, for the
+ * compiler to find. Release *out with atto__free. */
 atto_status atto__source_expand(const atto_device *dev, const char *file, const char *text,
                                 char **out);
 
-/* NVIDIA's compiler counts lines of the whole text and calls it <kernel>. A copy of log, from
+/* Some compilers count lines of the whole text, which they call <kernel>. A copy of log, from
  * atto__alloc, in which "<kernel>:12" is what the #line directives of source say, "act.cl:3"; NULL
  * when out of memory. */
 char *atto__source_name_lines(const char *source, const char *log);
