@@ -116,6 +116,26 @@ static int32_t sort_dims(const atto_tensor *t, int64_t *shape, int64_t *stride)
     return n;
 }
 
+bool atto__view_rows(atto_tensor *t)
+{
+    const int32_t last = t->rank - 1;
+    const int64_t columns = last >= 0 ? t->shape[last] : 1;
+    if (columns > 1 && t->stride[last] != 1) return false;
+    int64_t rows = 1, stride = columns;
+    for (int32_t d = last - 1; d >= 0; d--) {
+        if (t->shape[d] == 1) continue;
+        if (rows > 1 && t->shape[d] > 1 && t->stride[d] != rows * stride) return false;
+        if (rows == 1) stride = t->stride[d];
+        rows *= t->shape[d];
+    }
+    t->rank = 2;
+    t->shape[0] = rows;
+    t->shape[1] = columns;
+    t->stride[0] = stride;
+    t->stride[1] = 1;
+    return true;
+}
+
 bool atto__view_dense(const atto_tensor *t)
 {
     if (atto_tensor_numel(t) == 0) return true;

@@ -21,6 +21,11 @@ atto_status atto__view_check(const atto_tensor *t, const char *what);
 /* Row-major without gaps, or empty. */
 bool atto__view_dense(const atto_tensor *t);
 
+/* Turns the view into a matrix [rows, columns] with unit stride along its rows, all dimensions but the
+ * last merged; a vector is one row, a single element 1 x 1. False, with the view as it was, where
+ * strides do not allow that. */
+bool atto__view_rows(atto_tensor *t);
+
 /* No element is reached twice. Exact for strides that nest, otherwise on the safe side. */
 bool atto__view_distinct(const atto_tensor *t);
 

@@ -25,11 +25,15 @@ ATTO_OP_TABLE(X)
 #undef X
 
 /* A field's row: only gradients of inputs have a bool add_<field> beside them. */
-#define ADD_IN(type, field)     0
-#define ADD_IN_FWD(type, field) 0
-#define ADD_OUT(type, field)    0
-#define ADD_DIN(type, field)    0
-#define ADD_DOUT(type, field)   offsetof(type, add_##field)
+#define ADD_IN(type, field)        0
+#define ADD_IN_OPT(type, field)    0
+#define ADD_IN_NEEDED(type, field) 0
+#define ADD_IN_FWD(type, field)    0
+#define ADD_OUT(type, field)       0
+#define ADD_SAVED(type, field)     0
+#define ADD_SAVED_OPT(type, field) 0
+#define ADD_DIN(type, field)       0
+#define ADD_DOUT(type, field)      offsetof(type, add_##field)
 
 /* Whether a call draws random numbers: what the table's column random becomes. */
 #define DRAWS_DROPS_BY(field) (((const args *)given)->field > 0.0f)
@@ -59,7 +63,6 @@ ATTO_OP_TABLE(X)
 #undef F
 
 /* clang-format off */
-#define IS_ELEMENTWISE 1
 #define IS_IN_PLACE    1
 #define IS_DISTINCT    0
 #define IS_DATA_ERRORS 1
@@ -67,7 +70,7 @@ ATTO_OP_TABLE(X)
 static const atto__op_info ops[] = {
 #define X(op, OP, shape_rule, autocast, in_place, random, data_errors)                                 \
     { { #op "_forward", #op "_backward" }, sizeof(struct atto_##op##_args), offsetof(struct atto_##op##_args, reserved),           \
-      fields_##op, IS_##shape_rule, IS_##in_place, IS_##data_errors, draws_##op,                      \
+      fields_##op, ATTO_LAYOUT_##shape_rule, IS_##in_place, IS_##data_errors, draws_##op,                      \
       check_##op, call_##op },
     ATTO_OP_TABLE(X)
 #undef X
@@ -179,13 +182,48 @@ static bool try_merge(call *c, atto__layout *layout)
 
 /* Merges the tensors of an elementwise call; when they need too many dimensions together, packs all
  * of them, which makes them dense. */
-static atto_status canonicalise(call *c, atto__layout *layout)
+static atto_status merge_together(call *c, atto__layout *layout)
 {
     if (try_merge(c, layout)) return ATTO_OK;
     for (int32_t i = 0; i < c->operands.count; i++)
         ATTO_TRY(atto__operand_pack(&c->operands, &c->operands.list[i]));
     ATTO_REQUIRE(try_merge(c, layout), ATTO_E_STRIDE, "%s: strides cannot be walked", c->name);
     return ATTO_OK;
+}
+
+/* Each tensor for itself as a matrix of rows. */
+static atto_status merge_rows(call *c)
+{
+    for (int32_t i = 0; i < c->operands.count; i++) {
+        atto__operand *o = &c->operands.list[i];
+        if (atto__view_rows(&o->view)) continue;
+        ATTO_TRY(atto__operand_pack(&c->operands, o));
+        ATTO_REQUIRE(atto__view_rows(&o->view), ATTO_E_STRIDE, "%s: %s cannot be packed", c->name,
+                     o->name);
+    }
+    return ATTO_OK;
+}
+
+static atto_status make_dense(call *c)
+{
+    for (int32_t i = 0; i < c->operands.count; i++)
+        if (!atto__view_dense(c->operands.list[i].given))
+            ATTO_TRY(atto__operand_pack(&c->operands, &c->operands.list[i]));
+    return ATTO_OK;
+}
+
+/* Brings the operands' views into the form that the op table names. */
+static atto_status canonicalise(call *c, atto__layout *merged)
+{
+    switch (c->op->layout) {
+    case ATTO_LAYOUT_ELEMENTWISE:
+        return merge_together(c, merged);
+    case ATTO_LAYOUT_ROWS:
+        return merge_rows(c);
+    case ATTO_LAYOUT_DENSE:
+        break;
+    }
+    return make_dense(c);
 }
 
 /* ---- run ---- */
@@ -215,8 +253,8 @@ static atto_status execute(call *c, atto_op op)
     atto__any_args args;
     memcpy(&args, c->args, c->op->args_bytes);
     atto__layout merged;
-    const atto__layout *layout = c->op->elementwise ? &merged : NULL;
-    if (layout) ATTO_TRY(canonicalise(c, &merged));
+    const atto__layout *layout = c->op->layout == ATTO_LAYOUT_ELEMENTWISE ? &merged : NULL;
+    ATTO_TRY(canonicalise(c, &merged));
     for (int32_t i = 0; i < c->operands.count; i++)
         *atto__field_of(&args, c->fields[i]) = &c->operands.list[i].view;
     ATTO_TRY(dispatch(c, op, &args, layout));

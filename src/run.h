@@ -17,8 +17,13 @@ enum {
     ATTO_FIELD_OPTIONAL_BACKWARD = 32,
 
     ATTO_ROLE_IN = ATTO_FIELD_READ_FORWARD | ATTO_FIELD_READ_BACKWARD,
+    ATTO_ROLE_IN_OPT = ATTO_ROLE_IN | ATTO_FIELD_OPTIONAL_FORWARD | ATTO_FIELD_OPTIONAL_BACKWARD,
+    ATTO_ROLE_IN_NEEDED = ATTO_ROLE_IN | ATTO_FIELD_OPTIONAL_BACKWARD,
     ATTO_ROLE_IN_FWD = ATTO_FIELD_READ_FORWARD,
     ATTO_ROLE_OUT = ATTO_FIELD_WRITE_FORWARD,
+    ATTO_ROLE_SAVED = ATTO_FIELD_WRITE_FORWARD | ATTO_FIELD_READ_BACKWARD,
+    ATTO_ROLE_SAVED_OPT =
+        ATTO_ROLE_SAVED | ATTO_FIELD_OPTIONAL_FORWARD | ATTO_FIELD_OPTIONAL_BACKWARD,
     ATTO_ROLE_DIN = ATTO_FIELD_READ_BACKWARD,
     ATTO_ROLE_DOUT = ATTO_FIELD_WRITE_BACKWARD | ATTO_FIELD_OPTIONAL_BACKWARD
 };
@@ -30,13 +35,20 @@ typedef struct atto__field {
     size_t add_offset; /* of the bool add_<field>; 0 when there is none */
 } atto__field;
 
+/* What a backend gets to see of the tensors; tables.h describes the kinds. */
+typedef enum atto__layout_kind {
+    ATTO_LAYOUT_ELEMENTWISE,
+    ATTO_LAYOUT_ROWS,
+    ATTO_LAYOUT_DENSE
+} atto__layout_kind;
+
 /* A row of the op table as data. */
 typedef struct atto__op_info {
     const char *name[2]; /* by direction: "act_forward" */
     size_t args_bytes;
     size_t reserved_offset; /* of the args struct's reserved words */
     const atto__field *(*fields)(int32_t *count);
-    bool elementwise;
+    atto__layout_kind layout;
     bool in_place;
     bool data_errors;
     /* Whether this call draws random numbers. */

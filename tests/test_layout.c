@@ -146,6 +146,47 @@ static void layout_overlap_sees_every_shared_element(void **state)
         }
 }
 
+/* Element i, j of the matrix is element i * columns + j of the view; where there is none, strides are
+ * the reason. */
+static void layout_rows_keep_the_order_of_elements(void **state)
+{
+    (void)state;
+    static const struct {
+        view_row view;
+        int64_t rows, columns, stride; /* rows -1: refused */
+    } cases[] = {
+        { { 0, { 0 }, { 0 }, 3 }, 1, 1, 1 },
+        { { 1, { 7 }, { 1 }, 3 }, 1, 7, 7 },
+        { { 1, { 7 }, { 2 }, 3 }, -1, 0, 0 },
+        { { 1, { 1 }, { 9 }, 3 }, 1, 1, 1 },
+        { { 2, { 3, 5 }, { 5, 1 }, 0 }, 3, 5, 5 },
+        { { 2, { 3, 5 }, { 8, 1 }, 0 }, 3, 5, 8 },
+        { { 2, { 3, 5 }, { 1, 3 }, 0 }, -1, 0, 0 },
+        { { 2, { 3, 5 }, { 0, 1 }, 0 }, 3, 5, 0 },
+        { { 3, { 2, 3, 5 }, { 24, 8, 1 }, 0 }, 6, 5, 8 },
+        { { 3, { 2, 3, 5 }, { 25, 8, 1 }, 0 }, -1, 0, 0 },
+        { { 3, { 2, 1, 5 }, { 25, 8, 1 }, 0 }, 2, 5, 25 },
+        { { 3, { 3, 2, 1 }, { 1, 3, 1 }, 0 }, -1, 0, 0 },
+        { { 3, { 4, 0, 5 }, { 3, 99, 1 }, 0 }, 0, 5, 99 },
+        { { 2, { 4, 0 }, { 9, 7 }, 0 }, 4, 0, 9 },
+    };
+    for (int i = 0; i < COUNT_OF(cases); i++) {
+        atto_tensor t = view_of(&cases[i].view);
+        const atto_tensor before = t;
+        if (!atto__view_rows(&t)) {
+            assert_int_equal(cases[i].rows, -1);
+            assert_memory_equal(&t, &before, sizeof t);
+            continue;
+        }
+        assert_int_equal(t.rank, 2);
+        assert_int_equal(t.shape[0], cases[i].rows);
+        assert_int_equal(t.shape[1], cases[i].columns);
+        assert_int_equal(t.stride[0], cases[i].stride);
+        assert_int_equal(t.stride[1], 1);
+        assert_int_equal(t.offset, before.offset);
+    }
+}
+
 static void layout_overlap_counts_bytes_across_dtypes(void **state)
 {
     (void)state;
@@ -350,6 +391,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(layout_extent_reaches_the_last_element),
     cmocka_unit_test(layout_distinct_sees_every_repetition),
     cmocka_unit_test(layout_overlap_sees_every_shared_element),
+    cmocka_unit_test(layout_rows_keep_the_order_of_elements),
     cmocka_unit_test(layout_overlap_counts_bytes_across_dtypes),
     cmocka_unit_test(layout_same_ignores_strides_of_size_one),
     cmocka_unit_test(layout_view_check_holds_views_to_their_buffer),

@@ -71,7 +71,11 @@
  *
  * Names the struct atto_<op>_args, its fields ATTO_<OP>_FIELDS, the public pair atto_<op>_forward
  * and _backward, the check atto__<op>_check, and one slot per direction in every backend.
- *   layout       ELEMENTWISE: all tensors have one shape and may be walked in any order
+ *   layout       what a backend gets to see; everything else is packed first:
+ *                ELEMENTWISE: all tensors have one shape and may be walked in any order
+ *                ROWS: each tensor is a matrix with unit stride along its rows, its leading
+ *                dimensions merged to one
+ *                DENSE: each tensor is row-major without gaps
  *   autocast     what autocast will do to the inputs: LOW, F32, WIDEST or FLOW
  *   in_place     IN_PLACE: an output may be exactly one of the inputs; else DISTINCT
  *   random       DROPS_BY(field): draws numbers by logical element index when that probability is
@@ -83,12 +87,15 @@
     X(dropout, DROPOUT, ELEMENTWISE, FLOW, IN_PLACE, DROPS_BY(p),       NONE)
 
 /* F(field, role), beside each args struct as ATTO_<OP>_FIELDS. Roles:
- *   IN      read by forward and again by backward        must be given to both
- *   IN_FWD  read by forward only                         must be given to forward
- *   OUT     written by forward, not read again           must be given to forward
- *   DIN     gradient of an output, read by backward      must be given to backward
- *   DOUT    gradient of an input, written by backward    NULL = not wanted; add_<field> accumulates
- * Families to come add SAVED (written by forward, read by backward) and the optional forms. */
+ *   IN          read by forward and again by backward      must be given to both
+ *   IN_OPT      the same                                   NULL = not there
+ *   IN_NEEDED   the same                                   backward says which gradient needs it
+ *   IN_FWD      read by forward only                       must be given to forward
+ *   OUT         written by forward, not read again         must be given to forward
+ *   SAVED       written by forward, read by backward       must be given to both
+ *   SAVED_OPT   the same                                   NULL = not wanted; see its family
+ *   DIN         gradient of an output, read by backward    must be given to backward
+ *   DOUT        gradient of an input, written by backward  NULL = not wanted; add_<field> adds to it */
 #define ATTO_ACT_FIELDS(F)     F(x, IN)     F(y, OUT) F(dy, DIN) F(dx, DOUT)
 #define ATTO_DROPOUT_FIELDS(F) F(x, IN_FWD) F(y, OUT) F(dy, DIN) F(dx, DOUT)
 /* clang-format on */
