@@ -11,5 +11,6 @@
 
 #include <attocl/act.h>
 #include <attocl/dropout.h>
+#include <attocl/linear.h>
 
 #endif

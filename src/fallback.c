@@ -118,6 +118,7 @@ static atto_status run_away(atto_device *dev, const atto__op_info *op, atto__dir
                             void *args, const atto__layout *layout, party *p)
 {
     ATTO_TRY(invite(dev, op, direction, args, p));
+    atto__scratch_reset(dev->cpu);
     ATTO_TRY(op->call(dev->cpu->vt, direction, dev->cpu, args, layout));
     if (op->data_errors) ATTO_TRY(pass_data_errors(dev));
     for (int32_t i = 0; i < p->count; i++)

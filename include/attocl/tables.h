@@ -84,13 +84,15 @@
  * Rows are only ever appended: their order is part of the ABI. */
 #define ATTO_OP_TABLE(X)                                                      \
     X(act,     ACT,     ELEMENTWISE, FLOW, IN_PLACE, DROPS_BY(dropout), NONE) \
-    X(dropout, DROPOUT, ELEMENTWISE, FLOW, IN_PLACE, DROPS_BY(p),       NONE)
+    X(dropout, DROPOUT, ELEMENTWISE, FLOW, IN_PLACE, DROPS_BY(p),       NONE) \
+    X(linear,  LINEAR,  ROWS,        LOW,  DISTINCT, DROPS_BY(dropout), NONE)
 
 /* F(field, role), beside each args struct as ATTO_<OP>_FIELDS. Roles:
  *   IN          read by forward and again by backward      must be given to both
  *   IN_OPT      the same                                   NULL = not there
  *   IN_NEEDED   the same                                   backward says which gradient needs it
  *   IN_FWD      read by forward only                       must be given to forward
+ *   IN_FWD_OPT  the same                                   NULL = not there
  *   OUT         written by forward, not read again         must be given to forward
  *   SAVED       written by forward, read by backward       must be given to both
  *   SAVED_OPT   the same                                   NULL = not wanted; see its family
@@ -98,6 +100,9 @@
  *   DOUT        gradient of an input, written by backward  NULL = not wanted; add_<field> adds to it */
 #define ATTO_ACT_FIELDS(F)     F(x, IN)     F(y, OUT) F(dy, DIN) F(dx, DOUT)
 #define ATTO_DROPOUT_FIELDS(F) F(x, IN_FWD) F(y, OUT) F(dy, DIN) F(dx, DOUT)
+#define ATTO_LINEAR_FIELDS(F)                                                                  \
+    F(x, IN_NEEDED) F(w, IN_NEEDED) F(b, IN_FWD_OPT) F(residual, IN_FWD_OPT) F(y, OUT)         \
+    F(z, SAVED_OPT) F(dy, DIN) F(dx, DOUT) F(dw, DOUT) F(db, DOUT)
 /* clang-format on */
 
 #endif

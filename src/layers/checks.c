@@ -26,3 +26,27 @@ atto_status atto__elementwise_check(const char *what, const char *in_name, const
                  out_name, atto_dtype_name(out->dtype), in_name, atto_dtype_name(in->dtype));
     return ATTO_OK;
 }
+
+bool atto__is_float(atto_dtype dtype)
+{
+    return dtype == ATTO_F32 || dtype == ATTO_F16 || dtype == ATTO_BF16;
+}
+
+static atto_status check_expected(const char *what, const atto__expected *e)
+{
+    if (!e->t) return ATTO_OK;
+    const atto_tensor wanted = atto_tensor_of(NULL, e->dtype, e->shape, 0);
+    char got_text[ATTO_SHAPE_TEXT], wanted_text[ATTO_SHAPE_TEXT];
+    ATTO_REQUIRE(atto__shape_same(e->t, &wanted), ATTO_E_SHAPE, "%s: %s is %s, expected %s", what,
+                 e->name, atto__shape_text(e->t, got_text), atto__shape_text(&wanted, wanted_text));
+    ATTO_REQUIRE(e->t->dtype == e->dtype || (e->or_f32 && e->t->dtype == ATTO_F32), ATTO_E_DTYPE,
+                 "%s: %s is %s, expected %s%s", what, e->name, atto_dtype_name(e->t->dtype),
+                 atto_dtype_name(e->dtype), e->or_f32 && e->dtype != ATTO_F32 ? " or f32" : "");
+    return ATTO_OK;
+}
+
+atto_status atto__tensors_check(const char *what, const atto__expected *list, size_t count)
+{
+    for (size_t i = 0; i < count; i++) ATTO_TRY(check_expected(what, &list[i]));
+    return ATTO_OK;
+}

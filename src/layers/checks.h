@@ -15,4 +15,18 @@ atto_status atto__probability_check(const char *what, float p, const atto_rng *r
 atto_status atto__elementwise_check(const char *what, const char *in_name, const atto_tensor *in,
                                     const char *out_name, const atto_tensor *out);
 
+/* f32, f16 or bf16. */
+bool atto__is_float(atto_dtype dtype);
+
+/* A tensor of the call and what it must be. */
+typedef struct atto__expected {
+    const char *name;
+    const atto_tensor *t; /* NULL is fine */
+    atto_shape shape;
+    atto_dtype dtype;
+    bool or_f32; /* f32 is as good */
+} atto__expected;
+
+atto_status atto__tensors_check(const char *what, const atto__expected *list, size_t count);
+
 #endif

@@ -1,0 +1,2 @@
+/* SPDX-License-Identifier: MIT */
+/* linear.cl - comes with the GEMM engine. */
