@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: MIT */
+/* Modules: trees of parameters, buffers and options, with a forward function. */
+#ifndef ATTOCL_MODULE_H
+#define ATTOCL_MODULE_H
+
+#include <attocl/act.h>
+#include <attocl/param.h>
+#include <attocl/tape.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/**
+ * A module holds parameters, children and options, never activations: one module may stand in many
+ * places of a network and be called twice at once. It is counted: adding a child takes a reference.
+ */
+typedef struct atto_module atto_module;
+
+/** What a kind of module does. Users make their own the same way as the library does. */
+typedef struct atto_module_class {
+    const char *name; /**< "Linear" */
+
+    /** Records the module's work on the tape, and returns its output. Errors go to the tape. */
+    atto_var (*forward)(atto_module *m, atto_tape *tape, atto_var x);
+
+    /** Frees what data holds, data included; NULL when there is nothing to free. */
+    void (*destroy)(void *data);
+} atto_module_class;
+
+/**
+ * A new module without parameters and children.
+ *
+ * @param cls   stays alive as long as the module
+ * @param data  the class's own; atto_module_data gives it back. On failure it stays the caller's
+ * @param out   NULL on failure; give it back with atto_module_free
+ * Returns      ATTO_E_NULL, ATTO_E_MEMORY
+ */
+ATTO_API atto_status atto_module_create(atto_device *dev, const atto_module_class *cls, void *data,
+                                        atto_module **out);
+
+/** One more owner, and one less; the last one frees the tree below. NULL is fine. */
+ATTO_API void atto_module_retain(atto_module *m);
+ATTO_API void atto_module_free(atto_module *m);
+
+ATTO_API void *atto_module_data(const atto_module *m);
+ATTO_API const char *atto_module_class_name(const atto_module *m);
+ATTO_API atto_device *atto_module_device(const atto_module *m);
+
+/**
+ * Makes a parameter of m. *out is borrowed: the module owns it.
+ *
+ * @param name  part of its key in a state dict: "weight"; no dot, no other parameter or child
+ * Returns      ATTO_E_NULL, ATTO_E_ARGUMENT (name), and as atto_param_create
+ */
+ATTO_API atto_status atto_module_param(atto_module *m, const char *name, atto_dtype dtype,
+                                       atto_shape shape, atto_param **out);
+
+/** The same parameter under a second name or in a second module: tied weights. */
+ATTO_API atto_status atto_module_share(atto_module *m, const char *name, atto_param *p);
+
+/** Adds a child; m keeps a reference of its own. ATTO_E_ARGUMENT for a bad name, or a child that
+ * contains m. */
+ATTO_API atto_status atto_module_child(atto_module *m, const char *name, atto_module *child);
+
+/** Training (new modules) or evaluation, for the whole tree: dropout draws only in training. */
+ATTO_API void atto_module_train(atto_module *m, bool training);
+ATTO_API bool atto_module_is_training(const atto_module *m);
+
+/** Freezes, or not, every parameter of the tree. */
+ATTO_API void atto_module_freeze(atto_module *m, bool frozen);
+
+/** Parameters of the tree with their keys ("0.weight"), depth first in order of registration; a tied
+ * one appears under each of its names. Stops at the first failure of visit, and returns it. */
+typedef atto_status (*atto_param_visit)(void *data, const char *key, atto_param *p);
+ATTO_API atto_status atto_module_params(const atto_module *m, atto_param_visit visit, void *data);
+
+/** Sum of elements over the tree's parameters, tied ones once. */
+ATTO_API int64_t atto_module_param_count(const atto_module *m);
+
+/** Calls the module in a scope of the tape: of what it records only the output, and what backward
+ * needs, lives on. */
+ATTO_API atto_var atto_apply(atto_tape *tape, atto_module *m, atto_var x);
+
+/* ---- the library's modules; each _create gives a module that atto_module_free frees ---- */
+
+/** Options of linear modules; zero is PyTorch's default. */
+typedef struct atto_linear_options {
+    bool no_bias;
+    atto_activation act; /**< behind the product */
+    float dropout;       /**< behind the activation, in training */
+    atto_dtype dtype;    /**< of the parameters; 0 = f32 */
+    uint64_t reserved[4];
+} atto_linear_options;
+
+/** y = x weight^T + bias, with weight [out, in] and bias [out], drawn as PyTorch does: uniform in
+ * +-1/sqrt(in). options may be NULL. ATTO_E_ARGUMENT: a negative size, dropout outside [0, 1]. */
+ATTO_API atto_status atto_linear_create(atto_device *dev, int64_t in, int64_t out,
+                                        const atto_linear_options *options, atto_module **m);
+
+/** An activation as a module, and dropout behind it in training. */
+ATTO_API atto_status atto_act_create(atto_device *dev, atto_activation act, float dropout,
+                                     atto_module **m);
+
+/** Dropout in training. */
+ATTO_API atto_status atto_dropout_create(atto_device *dev, float p, atto_module **m);
+
+/** All dimensions from start (negative: from the end) to the last become one. PyTorch: start = 1. */
+ATTO_API atto_status atto_flatten_create(atto_device *dev, int32_t start, atto_module **m);
+
+/** Gives its input. */
+ATTO_API atto_status atto_identity_create(atto_device *dev, atto_module **m);
+
+/** Children one after another, named "0", "1", ... */
+ATTO_API atto_status atto_sequential_create(atto_device *dev, atto_module **m);
+
+/** Appends a child, with a reference of its own. ATTO_E_ARGUMENT if m is no Sequential. */
+ATTO_API atto_status atto_sequential_add(atto_module *m, atto_module *child);
+
+/** Make and append in one: what the _create of that name takes. */
+ATTO_API atto_status atto_sequential_linear(atto_module *m, int64_t in, int64_t out,
+                                            const atto_linear_options *options);
+ATTO_API atto_status atto_sequential_act(atto_module *m, atto_activation act, float dropout);
+ATTO_API atto_status atto_sequential_dropout(atto_module *m, float p);
+ATTO_API atto_status atto_sequential_flatten(atto_module *m, int32_t start);
+
+/** Where initial values come from: the seed of the device's stream, 0 when it is opened. The same
+ * seed gives the same bits on every device. */
+ATTO_API void atto_seed(atto_device *dev, uint64_t seed);
+
+/** p = uniform numbers in [-bound, bound), from the device's stream. */
+ATTO_API atto_status atto_param_init_uniform(atto_param *p, double bound);
+
+/** p = normal numbers (Box-Muller). */
+ATTO_API atto_status atto_param_init_normal(atto_param *p, double mean, double deviation);
+
+/** p = one number. */
+ATTO_API atto_status atto_param_init_constant(atto_param *p, double value);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
