@@ -13,4 +13,9 @@
 #include <attocl/dropout.h>
 #include <attocl/linear.h>
 
+#include <attocl/meter.h>
+#include <attocl/module.h>
+#include <attocl/param.h>
+#include <attocl/tape.h>
+
 #endif

@@ -5,6 +5,8 @@
 
 #include <stdatomic.h>
 
+#include <attocl/rng.h>
+
 #include "backend.h"
 #include "check.h"
 #include "pool.h"
@@ -41,6 +43,9 @@ struct atto_device {
     /* Sticky: a lost device fails every later call with this message. */
     bool lost;
     char lost_message[256];
+
+    /* Where initial values of parameters come from. */
+    atto_rng init_rng;
 
     /* Opened when an op first falls back. */
     atto_device *cpu;

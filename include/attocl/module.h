@@ -70,8 +70,8 @@ ATTO_API bool atto_module_is_training(const atto_module *m);
 /** Freezes, or not, every parameter of the tree. */
 ATTO_API void atto_module_freeze(atto_module *m, bool frozen);
 
-/** Parameters of the tree with their keys ("0.weight"), depth first in order of registration; a tied
- * one appears under each of its names. Stops at the first failure of visit, and returns it. */
+/** Parameters of the tree with their keys ("0.weight"): a module's own in order of registration, then
+ * those of its children; a tied one appears under each of its names. Stops at the first failure of visit, and returns it. */
 typedef atto_status (*atto_param_visit)(void *data, const char *key, atto_param *p);
 ATTO_API atto_status atto_module_params(const atto_module *m, atto_param_visit visit, void *data);
 

@@ -121,14 +121,15 @@ ATTO_API atto_var atto_record(atto_tape *tape, const atto_op_class *cls, const v
                               size_t args_bytes, const atto_var *inputs, int32_t count,
                               atto_tensor *output);
 
-/** For backward functions: the bytes of args; an input's tensor; the output's tensor and gradient. */
-ATTO_API const void *atto_node_args(const atto_node *node);
-ATTO_API const atto_tensor *atto_node_input(const atto_node *node, int32_t i);
-ATTO_API const atto_tensor *atto_node_output(const atto_node *node);
-ATTO_API const atto_tensor *atto_node_output_grad(const atto_node *node);
+/* For backward functions: the bytes of args; an input's tensor; the output's tensor and gradient. */
+ATTO_API const void *atto_node_args(const atto_tape *tape, const atto_node *node);
+ATTO_API const atto_tensor *atto_node_input(const atto_tape *tape, const atto_node *node,
+                                            int32_t i);
+ATTO_API const atto_tensor *atto_node_output(const atto_tape *tape, const atto_node *node);
+ATTO_API const atto_tensor *atto_node_output_grad(const atto_tape *tape, const atto_node *node);
 
 /** Where input i's gradient goes: NULL if it is not wanted; with *add it is added to. */
-ATTO_API atto_status atto_node_input_grad(atto_tape *tape, atto_node *node, int32_t i,
+ATTO_API atto_status atto_node_input_grad(atto_tape *tape, const atto_node *node, int32_t i,
                                           const atto_tensor **out, bool *add);
 
 /* ---- recording ---- */

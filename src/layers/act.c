@@ -3,6 +3,10 @@
 #include "layers/checks.h"
 
 #include <math.h>
+#include <stddef.h>
+
+#include "alloc.h"
+#include "train/module.h"
 
 /* ---- the activation table ---- */
 
@@ -109,4 +113,51 @@ atto_status atto_act_forward(atto_device *dev, const struct atto_act_args *a)
 atto_status atto_act_backward(atto_device *dev, const struct atto_act_args *a)
 {
     return atto__run(dev, ATTO_OP_ACT, ATTO_BACKWARD, a);
+}
+
+/* ---- on a tape, and as a module ---- */
+
+atto_var atto_act(atto_tape *tape, atto_var x, atto_activation act, const atto_act_options *options)
+{
+    const atto_tensor *t = atto__tape_tensor(tape, "act", x);
+    if (!t) return atto__no_var();
+    struct atto_act_args args = { .act = act };
+    if (options &&
+        atto__tape_fail(tape, atto__reserved_check("act: options", options->reserved)) != ATTO_OK)
+        return atto__no_var();
+    if (options) args.dropout = options->dropout;
+    if (args.dropout > 0.0f) args.rng = atto__tape_draw(tape, atto_tensor_numel(t));
+    const atto__binding input = { offsetof(struct atto_act_args, x), x, false };
+    const atto__result y = { offsetof(struct atto_act_args, y), t->dtype,
+                             atto_shape_of(t->rank, t->shape), false };
+    return atto__record_op(tape, ATTO_OP_ACT, &args, &input, 1, &y, 1);
+}
+
+typedef struct act_module {
+    atto_activation act;
+    float dropout;
+} act_module;
+
+static atto_var act_forward(atto_module *m, atto_tape *tape, atto_var x)
+{
+    const act_module *data = atto_module_data(m);
+    const atto_act_options options = { .dropout =
+                                           atto_module_is_training(m) ? data->dropout : 0.0f };
+    return atto_act(tape, x, data->act, &options);
+}
+
+static const atto_module_class act_class = { "Activation", act_forward, atto__free };
+
+atto_status atto_act_create(atto_device *dev, atto_activation act, float dropout, atto_module **m)
+{
+    ATTO_REQUIRE(m, ATTO_E_NULL, "act_create: m is NULL");
+    *m = NULL;
+    ATTO_TRY(atto__activation_check("act_create", act));
+    ATTO_TRY(atto__probability_check("act_create", dropout, &(atto_rng){ 0 }));
+    act_module *data = atto__alloc(sizeof *data);
+    ATTO_REQUIRE(data, ATTO_E_MEMORY, "act_create: out of host memory");
+    *data = (act_module){ act, dropout };
+    const atto_status status = atto_module_create(dev, &act_class, data, m);
+    if (status != ATTO_OK) atto__free(data);
+    return status;
 }

@@ -2,6 +2,11 @@
 /* Dropout: checks and the public calls. */
 #include "layers/checks.h"
 
+#include <stddef.h>
+
+#include "alloc.h"
+#include "train/module.h"
+
 atto_status atto__dropout_check(const struct atto_dropout_args *a, atto__direction direction)
 {
     const bool forward = direction == ATTO_FORWARD;
@@ -19,4 +24,39 @@ atto_status atto_dropout_forward(atto_device *dev, const struct atto_dropout_arg
 atto_status atto_dropout_backward(atto_device *dev, const struct atto_dropout_args *a)
 {
     return atto__run(dev, ATTO_OP_DROPOUT, ATTO_BACKWARD, a);
+}
+
+/* ---- on a tape, and as a module ---- */
+
+atto_var atto_dropout(atto_tape *tape, atto_var x, float p)
+{
+    const atto_tensor *t = atto__tape_tensor(tape, "dropout", x);
+    if (!t) return atto__no_var();
+    struct atto_dropout_args args = { .p = p };
+    if (p > 0.0f) args.rng = atto__tape_draw(tape, atto_tensor_numel(t));
+    const atto__binding input = { offsetof(struct atto_dropout_args, x), x, false };
+    const atto__result y = { offsetof(struct atto_dropout_args, y), t->dtype,
+                             atto_shape_of(t->rank, t->shape), false };
+    return atto__record_op(tape, ATTO_OP_DROPOUT, &args, &input, 1, &y, 1);
+}
+
+static atto_var dropout_forward(atto_module *m, atto_tape *tape, atto_var x)
+{
+    const float *p = atto_module_data(m);
+    return atto_module_is_training(m) && *p > 0.0f ? atto_dropout(tape, x, *p) : x;
+}
+
+static const atto_module_class dropout_class = { "Dropout", dropout_forward, atto__free };
+
+atto_status atto_dropout_create(atto_device *dev, float p, atto_module **m)
+{
+    ATTO_REQUIRE(m, ATTO_E_NULL, "dropout_create: m is NULL");
+    *m = NULL;
+    ATTO_TRY(atto__probability_check("dropout_create", p, &(atto_rng){ 0 }));
+    float *data = atto__alloc(sizeof *data);
+    ATTO_REQUIRE(data, ATTO_E_MEMORY, "dropout_create: out of host memory");
+    *data = p;
+    const atto_status status = atto_module_create(dev, &dropout_class, data, m);
+    if (status != ATTO_OK) atto__free(data);
+    return status;
 }

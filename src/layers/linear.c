@@ -2,6 +2,12 @@
 /* Linear: checks and the public calls. */
 #include "layers/checks.h"
 
+#include <math.h>
+#include <stddef.h>
+
+#include "alloc.h"
+#include "train/module.h"
+
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 
 /* The tensor's shape with another last size. */
@@ -81,4 +87,113 @@ atto_status atto_linear_forward(atto_device *dev, const struct atto_linear_args 
 atto_status atto_linear_backward(atto_device *dev, const struct atto_linear_args *a)
 {
     return atto__run(dev, ATTO_OP_LINEAR, ATTO_BACKWARD, a);
+}
+
+/* ---- on a tape ---- */
+
+#define FIELD(name) offsetof(struct atto_linear_args, name)
+
+static int32_t bind_inputs(atto_var x, atto_var w, const atto_linear_fused *fused,
+                           atto__binding *out)
+{
+    int32_t count = 0;
+    out[count++] = (atto__binding){ FIELD(x), x, false };
+    out[count++] = (atto__binding){ FIELD(w), w, false };
+    if (fused && fused->bias) out[count++] = (atto__binding){ FIELD(b), *fused->bias, false };
+    if (fused && fused->residual)
+        out[count++] = (atto__binding){ FIELD(residual), *fused->residual, true };
+    return count;
+}
+
+atto_var atto_linear(atto_tape *tape, atto_var x, atto_var w, const atto_linear_fused *fused)
+{
+    const atto_tensor *tx = atto__tape_tensor(tape, "linear", x);
+    const atto_tensor *tw = atto__tape_tensor(tape, "linear", w);
+    if (!tx || !tw) return atto__no_var();
+    const bool is_legal = tx->rank >= 1 && tw->rank == 2; /* if not, the op says so */
+    struct atto_linear_args args = { .dropout = 0.0f };
+    if (fused &&
+        atto__tape_fail(tape, atto__reserved_check("linear: options", fused->reserved)) != ATTO_OK)
+        return atto__no_var();
+    if (fused) args.act = fused->act;
+    if (fused) args.dropout = fused->dropout;
+    const atto_shape shape =
+        is_legal ? with_last(tx, tw->shape[0]) : atto_shape_of(tx->rank, tx->shape);
+    const atto_tensor like_y = atto_tensor_of(NULL, tx->dtype, shape, 0);
+    if (args.dropout > 0.0f) args.rng = atto__tape_draw(tape, atto_tensor_numel(&like_y));
+    atto__binding inputs[4];
+    const int32_t count = bind_inputs(x, w, fused, inputs);
+    const atto__result results[] = { { FIELD(y), tx->dtype, shape, false },
+                                     { FIELD(z), tx->dtype, shape, true } };
+    return atto__record_op(tape, ATTO_OP_LINEAR, &args, inputs, count, results,
+                           args.act.kind == ATTO_ACT_IDENTITY ? 1 : 2);
+}
+
+/* ---- as a module ---- */
+
+typedef struct linear_module {
+    atto_param *weight, *bias; /* borrowed from the module; bias may be NULL */
+    atto_activation act;
+    float dropout;
+} linear_module;
+
+static atto_var linear_forward(atto_module *m, atto_tape *tape, atto_var x)
+{
+    const linear_module *data = atto_module_data(m);
+    const atto_var weight = atto_use(tape, data->weight);
+    const atto_var bias = data->bias ? atto_use(tape, data->bias) : atto__no_var();
+    const atto_linear_fused fused = { .bias = data->bias ? &bias : NULL,
+                                      .act = data->act,
+                                      .dropout =
+                                          atto_module_is_training(m) ? data->dropout : 0.0f };
+    return atto_linear(tape, x, weight, &fused);
+}
+
+static const atto_module_class linear_class = { "Linear", linear_forward, atto__free };
+
+/* Source: PyTorch 2.11 torch.nn.Linear.reset_parameters. */
+static atto_status add_params(atto_module *m, int64_t in, int64_t out, const atto_linear_options *o,
+                              linear_module *data)
+{
+    const atto_dtype dtype = o->dtype ? o->dtype : ATTO_F32;
+    const double bound = in > 0 ? 1.0 / sqrt((double)in) : 0.0;
+    ATTO_TRY(atto_module_param(m, "weight", dtype, atto_shape2(out, in), &data->weight));
+    ATTO_TRY(atto_param_init_uniform(data->weight, bound));
+    if (o->no_bias) return ATTO_OK;
+    ATTO_TRY(atto_module_param(m, "bias", dtype, atto_shape1(out), &data->bias));
+    return atto_param_init_uniform(data->bias, bound);
+}
+
+static atto_status check_options(const atto_linear_options *o)
+{
+    ATTO_TRY(atto__reserved_check("linear_create: options", o->reserved));
+    ATTO_TRY(atto__activation_check("linear_create", o->act));
+    return atto__probability_check("linear_create", o->dropout, &(atto_rng){ 0 });
+}
+
+atto_status atto_linear_create(atto_device *dev, int64_t in, int64_t out,
+                               const atto_linear_options *options, atto_module **m)
+{
+    ATTO_REQUIRE(m, ATTO_E_NULL, "linear_create: m is NULL");
+    *m = NULL;
+    const atto_linear_options none = { .no_bias = false };
+    const atto_linear_options *o = options ? options : &none;
+    ATTO_TRY(check_options(o));
+    linear_module *data = atto__alloc(sizeof *data);
+    ATTO_REQUIRE(data, ATTO_E_MEMORY, "linear_create: out of host memory");
+    data->act = o->act;
+    data->dropout = o->dropout;
+    atto_module *made;
+    atto_status status = atto_module_create(dev, &linear_class, data, &made);
+    if (status != ATTO_OK) {
+        atto__free(data);
+        return status;
+    }
+    status = add_params(made, in, out, o, data);
+    if (status == ATTO_OK) {
+        *m = made;
+    } else {
+        atto_module_free(made);
+    }
+    return status == ATTO_OK ? ATTO_OK : atto__fail_in(status, "linear_create: ");
 }

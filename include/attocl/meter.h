@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: MIT */
+/* Meters: means of scalars that stay on the device until somebody asks. */
+#ifndef ATTOCL_METER_H
+#define ATTOCL_METER_H
+
+#include <attocl/tape.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** Adds up values of one element; meant for losses. */
+typedef struct atto_meter atto_meter;
+
+/** @param out NULL on failure; give it back with atto_meter_free. ATTO_E_NULL, ATTO_E_MEMORY */
+ATTO_API atto_status atto_meter_create(atto_device *dev, atto_meter **out);
+
+/** NULL is fine. */
+ATTO_API void atto_meter_free(atto_meter *m);
+
+/** Adds a value, an f32 of one element, without waiting. Errors go to the tape. */
+ATTO_API void atto_meter_add(atto_meter *m, atto_tape *tape, atto_var v);
+
+/** The mean of what was added since the last call, NaN if nothing was; waits, and starts afresh. */
+ATTO_API atto_status atto_meter_take(atto_meter *m, double *mean);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

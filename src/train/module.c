@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: MIT */
+/* Modules as trees: parameters, children, keys. */
+#include "train/module.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "alloc.h"
+
+/* A parameter or a child under its name. */
+typedef struct entry {
+    char *name;
+    atto_param *param;
+    atto_module *child;
+} entry;
+
+struct atto_module {
+    atto_device *dev; /* holds a reference */
+    atomic_int references;
+    const atto_module_class *cls;
+    void *data;
+    bool evaluates;
+    entry *entries; /* in order of registration */
+    int32_t count, capacity;
+};
+
+/* ---- create, free ---- */
+
+atto_status atto_module_create(atto_device *dev, const atto_module_class *cls, void *data,
+                               atto_module **out)
+{
+    ATTO_REQUIRE(out, ATTO_E_NULL, "module_create: out is NULL");
+    *out = NULL;
+    ATTO_REQUIRE(dev && cls && cls->name && cls->forward, ATTO_E_NULL, "module_create: %s is NULL",
+                 !dev         ? "dev"
+                 : !cls       ? "cls"
+                 : !cls->name ? "the class's name"
+                              : "the class's forward");
+    atto_module *m = atto__alloc(sizeof *m);
+    ATTO_REQUIRE(m, ATTO_E_MEMORY, "module_create: out of host memory");
+    memset(m, 0, sizeof *m);
+    atomic_init(&m->references, 1);
+    m->dev = dev;
+    m->cls = cls;
+    m->data = data;
+    atto__device_retain(dev);
+    *out = m;
+    return ATTO_OK;
+}
+
+void atto_module_retain(atto_module *m)
+{
+    if (m) atomic_fetch_add(&m->references, 1);
+}
+
+void atto_module_free(atto_module *m)
+{
+    if (!m || atomic_fetch_sub(&m->references, 1) > 1) return;
+    for (int32_t i = 0; i < m->count; i++) {
+        atto__free(m->entries[i].name);
+        atto_param_free(m->entries[i].param);
+        atto_module_free(m->entries[i].child);
+    }
+    atto__free(m->entries);
+    if (m->cls->destroy) m->cls->destroy(m->data);
+    atto__device_release(m->dev);
+    atto__free(m);
+}
+
+void *atto_module_data(const atto_module *m)
+{
+    return m ? m->data : NULL;
+}
+
+const char *atto_module_class_name(const atto_module *m)
+{
+    return m ? m->cls->name : "?";
+}
+
+atto_device *atto_module_device(const atto_module *m)
+{
+    return m ? m->dev : NULL;
+}
+
+bool atto__module_is(const atto_module *m, const atto_module_class *cls)
+{
+    return m && m->cls == cls;
+}
+
+int32_t atto__module_count(const atto_module *m)
+{
+    return m->count;
+}
+
+atto_param *atto__module_param_at(const atto_module *m, int32_t i)
+{
+    return i < m->count ? m->entries[i].param : NULL;
+}
+
+atto_module *atto__module_child_at(const atto_module *m, int32_t i)
+{
+    return i < m->count ? m->entries[i].child : NULL;
+}
+
+/* ---- names ---- */
+
+static atto_status check_name(const atto_module *m, const char *name)
+{
+    ATTO_REQUIRE(name, ATTO_E_NULL, "%s: the name is NULL", m->cls->name);
+    ATTO_REQUIRE(name[0] && !strchr(name, '.'), ATTO_E_ARGUMENT,
+                 "%s: the name \"%s\" is empty or has a dot", m->cls->name, name);
+    for (int32_t i = 0; i < m->count; i++)
+        ATTO_REQUIRE(strcmp(m->entries[i].name, name) != 0, ATTO_E_ARGUMENT,
+                     "%s: there is a \"%s\" already", m->cls->name, name);
+    return ATTO_OK;
+}
+
+static atto_status make_room(atto_module *m)
+{
+    if (m->count < m->capacity) return ATTO_OK;
+    const int32_t capacity = 2 * m->capacity + 4;
+    entry *larger = atto__alloc((size_t)capacity * sizeof *larger);
+    ATTO_REQUIRE(larger, ATTO_E_MEMORY, "%s: out of host memory", m->cls->name);
+    if (m->count > 0) memcpy(larger, m->entries, (size_t)m->count * sizeof *larger);
+    atto__free(m->entries);
+    m->entries = larger;
+    m->capacity = capacity;
+    return ATTO_OK;
+}
+
+/* A new entry without contents. */
+static atto_status add_entry(atto_module *m, const char *name, entry **out)
+{
+    ATTO_TRY(check_name(m, name));
+    ATTO_TRY(make_room(m));
+    char *copy = atto__strdup(name);
+    ATTO_REQUIRE(copy, ATTO_E_MEMORY, "%s: out of host memory", m->cls->name);
+    *out = &m->entries[m->count++];
+    **out = (entry){ .name = copy };
+    return ATTO_OK;
+}
+
+/* ---- parameters and children ---- */
+
+atto_status atto_module_share(atto_module *m, const char *name, atto_param *p)
+{
+    ATTO_REQUIRE(m && p, ATTO_E_NULL, "module_share: %s is NULL", m ? "p" : "m");
+    ATTO_REQUIRE(p->dev == m->dev, ATTO_E_DEVICE, "%s: \"%s\" lives on another device",
+                 m->cls->name, name ? name : "?");
+    entry *e;
+    ATTO_TRY(add_entry(m, name, &e));
+    atto_param_retain(p);
+    e->param = p;
+    return ATTO_OK;
+}
+
+atto_status atto_module_param(atto_module *m, const char *name, atto_dtype dtype, atto_shape shape,
+                              atto_param **out)
+{
+    ATTO_REQUIRE(out, ATTO_E_NULL, "module_param: out is NULL");
+    *out = NULL;
+    ATTO_REQUIRE(m, ATTO_E_NULL, "module_param: m is NULL");
+    atto_param *p;
+    ATTO_TRY(atto_param_create(m->dev, dtype, shape, &p));
+    const atto_status status = atto_module_share(m, name, p);
+    atto_param_free(p); /* the module has its own reference */
+    if (status == ATTO_OK) *out = p;
+    return status;
+}
+
+static bool contains(const atto_module *tree, const atto_module *m)
+{
+    if (tree == m) return true;
+    for (int32_t i = 0; i < tree->count; i++)
+        if (tree->entries[i].child && contains(tree->entries[i].child, m)) return true;
+    return false;
+}
+
+atto_status atto_module_child(atto_module *m, const char *name, atto_module *child)
+{
+    ATTO_REQUIRE(m && child, ATTO_E_NULL, "module_child: %s is NULL", m ? "child" : "m");
+    ATTO_REQUIRE(child->dev == m->dev, ATTO_E_DEVICE, "%s: \"%s\" lives on another device",
+                 m->cls->name, name ? name : "?");
+    ATTO_REQUIRE(!contains(child, m), ATTO_E_ARGUMENT, "%s: \"%s\" contains this module",
+                 m->cls->name, name ? name : "?");
+    entry *e;
+    ATTO_TRY(add_entry(m, name, &e));
+    atto_module_retain(child);
+    e->child = child;
+    return ATTO_OK;
+}
+
+/* ---- the tree ---- */
+
+void atto_module_train(atto_module *m, bool training)
+{
+    if (!m) return;
+    m->evaluates = !training;
+    for (int32_t i = 0; i < m->count; i++) atto_module_train(m->entries[i].child, training);
+}
+
+bool atto_module_is_training(const atto_module *m)
+{
+    return m && !m->evaluates;
+}
+
+void atto_module_freeze(atto_module *m, bool frozen)
+{
+    for (int32_t i = 0; m && i < m->count; i++) {
+        atto_param_freeze(m->entries[i].param, frozen);
+        atto_module_freeze(m->entries[i].child, frozen);
+    }
+}
+
+/* A key is "prefix" + name; below a child it goes on with a dot. */
+static atto_status visit_tree(const atto_module *m, const char *prefix, atto_param_visit visit,
+                              void *data)
+{
+    for (int32_t pass = 0; pass < 2; pass++) { /* own parameters, then those of children */
+        for (int32_t i = 0; i < m->count; i++) {
+            const entry *e = &m->entries[i];
+            if ((e->param != NULL) != (pass == 0)) continue;
+            char *key = atto__format("%s%s%s", prefix, e->name, e->child ? "." : "");
+            ATTO_REQUIRE(key, ATTO_E_MEMORY, "module_params: out of host memory");
+            const atto_status status =
+                e->param ? visit(data, key, e->param) : visit_tree(e->child, key, visit, data);
+            atto__free(key);
+            ATTO_TRY(status);
+        }
+    }
+    return ATTO_OK;
+}
+
+atto_status atto_module_params(const atto_module *m, atto_param_visit visit, void *data)
+{
+    ATTO_REQUIRE(m && visit, ATTO_E_NULL, "module_params: %s is NULL", m ? "visit" : "m");
+    return visit_tree(m, "", visit, data);
+}
+
+/* Parameters met so far; without room only their number is counted. */
+typedef struct census {
+    const atto_param **seen;
+    int64_t count, capacity, elements;
+} census;
+
+static bool note_new(census *c, const atto_param *p)
+{
+    for (int64_t i = 0; i < c->count; i++)
+        if (c->seen[i] == p) return false;
+    if (c->count < c->capacity) c->seen[c->count] = p;
+    c->count++;
+    return true;
+}
+
+static atto_status count_entry(void *data, const char *key, atto_param *p)
+{
+    (void)key;
+    census *c = data;
+    const atto_tensor value = atto_param_value(p);
+    if (!c->seen) {
+        c->count++;
+    } else if (note_new(c, p)) {
+        c->elements += atto_tensor_numel(&value);
+    }
+    return ATTO_OK;
+}
+
+int64_t atto_module_param_count(const atto_module *m)
+{
+    census c = { 0 };
+    if (!m || atto_module_params(m, count_entry, &c) != ATTO_OK) return 0;
+    c.capacity = c.count;
+    c.seen = atto__alloc((size_t)c.count * sizeof *c.seen);
+    c.count = 0;
+    if (c.seen) atto_module_params(m, count_entry, &c);
+    atto__free(c.seen);
+    return c.elements;
+}
+
+/* ---- apply ---- */
+
+atto_var atto_apply(atto_tape *tape, atto_module *m, atto_var x)
+{
+    if (!tape || atto__tape_tensor(tape, m ? m->cls->name : "apply", x) == NULL)
+        return atto__no_var();
+    if (!m || m->dev != tape->dev) {
+        atto__tape_fail(tape, m ? atto__fail(ATTO_E_DEVICE,
+                                             "%s: the module lives on another device than the tape",
+                                             m->cls->name)
+                                : atto__fail(ATTO_E_NULL, "apply: the module is NULL"));
+        return atto__no_var();
+    }
+    atto_scope_begin(tape);
+    const atto_var y = m->cls->forward(m, tape, x);
+    atto_scope_end(tape, &y, 1);
+    return tape->status == ATTO_OK ? y : atto__no_var();
+}

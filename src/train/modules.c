@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: MIT */
+/* Modules that only arrange: Sequential, Flatten, Identity. */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "alloc.h"
+#include "train/module.h"
+
+/* ---- Sequential ---- */
+
+static atto_var sequential_forward(atto_module *m, atto_tape *tape, atto_var x)
+{
+    for (int32_t i = 0; i < atto__module_count(m); i++)
+        x = atto_apply(tape, atto__module_child_at(m, i), x);
+    return x;
+}
+
+static const atto_module_class sequential_class = { "Sequential", sequential_forward, NULL };
+
+atto_status atto_sequential_create(atto_device *dev, atto_module **m)
+{
+    return atto_module_create(dev, &sequential_class, NULL, m);
+}
+
+atto_status atto_sequential_add(atto_module *m, atto_module *child)
+{
+    ATTO_REQUIRE(m && child, ATTO_E_NULL, "sequential_add: %s is NULL", m ? "child" : "m");
+    ATTO_REQUIRE(atto__module_is(m, &sequential_class), ATTO_E_ARGUMENT,
+                 "sequential_add: the module is a %s, expected a Sequential",
+                 atto_module_class_name(m));
+    char name[16];
+    snprintf(name, sizeof name, "%" PRId32, atto__module_count(m));
+    return atto_module_child(m, name, child);
+}
+
+/* The child that was just made, if it was, goes to m alone. */
+static atto_status append(atto_module *m, atto_status made, atto_module *child)
+{
+    ATTO_TRY(made);
+    const atto_status status = atto_sequential_add(m, child);
+    atto_module_free(child);
+    return status;
+}
+
+#define REQUIRE_PARENT(m) ATTO_REQUIRE(m, ATTO_E_NULL, "sequential: m is NULL")
+
+atto_status atto_sequential_linear(atto_module *m, int64_t in, int64_t out,
+                                   const atto_linear_options *options)
+{
+    atto_module *child = NULL;
+    REQUIRE_PARENT(m);
+    return append(m, atto_linear_create(atto_module_device(m), in, out, options, &child), child);
+}
+
+atto_status atto_sequential_act(atto_module *m, atto_activation act, float dropout)
+{
+    atto_module *child = NULL;
+    REQUIRE_PARENT(m);
+    return append(m, atto_act_create(atto_module_device(m), act, dropout, &child), child);
+}
+
+atto_status atto_sequential_dropout(atto_module *m, float p)
+{
+    atto_module *child = NULL;
+    REQUIRE_PARENT(m);
+    return append(m, atto_dropout_create(atto_module_device(m), p, &child), child);
+}
+
+atto_status atto_sequential_flatten(atto_module *m, int32_t start)
+{
+    atto_module *child = NULL;
+    REQUIRE_PARENT(m);
+    return append(m, atto_flatten_create(atto_module_device(m), start, &child), child);
+}
+
+/* ---- Flatten ---- */
+
+static atto_status flat_shape(const atto_tensor *x, int32_t start, atto_shape *out)
+{
+    const int32_t first = start < 0 ? start + x->rank : start;
+    ATTO_REQUIRE(first >= 0 && first < x->rank, ATTO_E_SHAPE,
+                 "Flatten: from dimension %d on of a tensor of rank %d", (int)start, (int)x->rank);
+    *out = atto_shape_of(first + 1, x->shape);
+    for (int32_t d = first + 1; d < x->rank; d++) out->dim[first] *= x->shape[d];
+    return ATTO_OK;
+}
+
+static atto_var flatten_forward(atto_module *m, atto_tape *tape, atto_var x)
+{
+    const int32_t *start = atto_module_data(m);
+    const atto_tensor *t = atto__tape_tensor(tape, "Flatten", x);
+    atto_shape shape;
+    if (!t || atto__tape_fail(tape, flat_shape(t, *start, &shape)) != ATTO_OK)
+        return atto__no_var();
+    return atto_reshape(tape, x, shape);
+}
+
+static const atto_module_class flatten_class = { "Flatten", flatten_forward, atto__free };
+
+atto_status atto_flatten_create(atto_device *dev, int32_t start, atto_module **m)
+{
+    int32_t *data = atto__alloc(sizeof *data);
+    ATTO_REQUIRE(data, ATTO_E_MEMORY, "flatten_create: out of host memory");
+    *data = start;
+    const atto_status status = atto_module_create(dev, &flatten_class, data, m);
+    if (status != ATTO_OK) atto__free(data);
+    return status;
+}
+
+/* ---- Identity ---- */
+
+static atto_var identity_forward(atto_module *m, atto_tape *tape, atto_var x)
+{
+    (void)m, (void)tape;
+    return x;
+}
+
+static const atto_module_class identity_class = { "Identity", identity_forward, NULL };
+
+atto_status atto_identity_create(atto_device *dev, atto_module **m)
+{
+    return atto_module_create(dev, &identity_class, NULL, m);
+}

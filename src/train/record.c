@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: MIT */
+/* Recording: an op runs forward, and a node remembers what its backward will need. */
+#include <string.h>
+
+#include "train/tape.h"
+
+/* ---- nodes ---- */
+
+#define ARGS_ALIGN 16
+
+atto_status atto__tape_push_node(atto_tape *tape, const atto_op_class *cls, const void *args,
+                                 size_t args_bytes, atto_node **out)
+{
+    const size_t bytes = (args_bytes + ARGS_ALIGN - 1) / ARGS_ALIGN * ARGS_ALIGN;
+    ATTO_TRY(atto__list_room(&tape->nodes, 1, sizeof(atto_node)));
+    ATTO_TRY(atto__list_room(&tape->args, bytes, 1));
+    atto_node *node = &atto__nodes(tape)[tape->nodes.count++];
+    memset(node, 0, sizeof *node);
+    node->cls = cls;
+    node->op = ATTO_OP_COUNT;
+    node->args_at = tape->args.count;
+    if (args_bytes > 0) memcpy((char *)tape->args.items + node->args_at, args, args_bytes);
+    tape->args.count += bytes;
+    *out = node;
+    return ATTO_OK;
+}
+
+void atto__node_hold(atto_tape *tape, const atto_node *node)
+{
+    for (int32_t i = 0; i < node->input_count; i++)
+        if (node->held_inputs >> i & 1) atto__values(tape)[node->inputs[i]].holds++;
+    for (int32_t i = 0; i < node->result_count; i++)
+        if (node->held_results >> i & 1) atto__values(tape)[node->results[i]].holds++;
+}
+
+/* ---- ops of the table ---- */
+
+/* One recording, from the caller's words to the node. */
+typedef struct recording {
+    atto_tape *tape;
+    const atto__op_info *info;
+    atto_op op;
+    void *args;
+    const atto__binding *inputs;
+    int32_t input_count;
+    const atto__result *results;
+    int32_t result_count;
+    bool wants_grad;
+    atto_tensor made[ATTO_NODE_RESULTS];
+} recording;
+
+static const atto_tensor **slot_of(void *args, size_t field)
+{
+    return (const atto_tensor **)(void *)((char *)args + field);
+}
+
+/* Points the args at the inputs' tensors, which stay where they are until the next value is pushed. */
+static bool place_inputs(recording *r)
+{
+    for (int32_t i = 0; i < r->input_count; i++) {
+        const atto__value *value =
+            atto__tape_value(r->tape, r->info->name[ATTO_FORWARD], r->inputs[i].v);
+        if (!value) return false;
+        *slot_of(r->args, r->inputs[i].field) = &value->tensor;
+        r->wants_grad = r->wants_grad || (r->tape->records && value->needs_grad);
+    }
+    return true;
+}
+
+static atto_status make_results(recording *r)
+{
+    for (int32_t i = 0; i < r->result_count; i++) {
+        const atto__result *result = &r->results[i];
+        if (result->only_saved && !r->wants_grad) continue;
+        ATTO_TRY(atto_tensor_alloc(r->tape->dev, result->dtype, result->shape, &r->made[i]));
+        *slot_of(r->args, result->field) = &r->made[i];
+    }
+    return ATTO_OK;
+}
+
+static bool is_read_backward(const recording *r, size_t offset)
+{
+    int32_t count;
+    const atto__field *fields = r->info->fields(&count);
+    for (int32_t f = 0; f < count; f++)
+        if (fields[f].offset == offset) return fields[f].role & ATTO_FIELD_READ_BACKWARD;
+    return false;
+}
+
+/* A result that only backward reads is a value that nobody names. */
+static atto_status push_result(recording *r, int32_t i, atto_node *node)
+{
+    atto_var v;
+    ATTO_TRY(atto__tape_push(r->tape, &r->made[i], &v));
+    node->results[node->result_count] = v.slot;
+    node->result_fields[node->result_count] = r->results[i].field;
+    if (is_read_backward(r, r->results[i].field)) node->held_results |= 1u << node->result_count;
+    node->result_count++;
+    return ATTO_OK;
+}
+
+static atto_status push_node(recording *r, atto_var *out)
+{
+    atto_node *node;
+    ATTO_TRY(
+        atto__tape_push_node(r->tape, &atto__table_op_class, r->args, r->info->args_bytes, &node));
+    node->op = r->op;
+    for (int32_t i = 0; i < r->input_count; i++) {
+        node->inputs[i] = r->inputs[i].v.slot;
+        node->input_fields[i] = r->inputs[i].field;
+        node->passes[i] = r->inputs[i].passes;
+        if (is_read_backward(r, r->inputs[i].field)) node->held_inputs |= 1u << i;
+    }
+    node->input_count = r->input_count;
+    for (int32_t i = 0; i < r->result_count; i++)
+        if (r->made[i].dtype != 0) ATTO_TRY(push_result(r, i, node));
+    atto__node_hold(r->tape, node);
+    for (int32_t i = 1; i < node->result_count; i++) {
+        atto__value *saved = &atto__values(r->tape)[node->results[i]];
+        saved->is_named = false;
+        atto__value_drop(saved);
+    }
+    atto__value *output = &atto__values(r->tape)[node->results[0]];
+    output->node = (int32_t)r->tape->nodes.count - 1;
+    output->needs_grad = true;
+    *out = (atto_var){ node->results[0], r->tape->generation };
+    return ATTO_OK;
+}
+
+static atto_status run_and_record(recording *r, atto_var *out)
+{
+    ATTO_TRY(make_results(r));
+    ATTO_TRY(atto__run(r->tape->dev, r->op, ATTO_FORWARD, r->args));
+    return r->wants_grad ? push_node(r, out) : atto__tape_push(r->tape, &r->made[0], out);
+}
+
+atto_var atto__record_op(atto_tape *tape, atto_op op, void *args, const atto__binding *inputs,
+                         int32_t input_count, const atto__result *results, int32_t result_count)
+{
+    recording r = { .tape = tape,
+                    .info = atto__op(op),
+                    .op = op,
+                    .args = args,
+                    .inputs = inputs,
+                    .input_count = input_count,
+                    .results = results,
+                    .result_count = result_count };
+    atto_var out = atto__no_var();
+    if (!place_inputs(&r)) return out;
+    if (atto__tape_fail(tape, run_and_record(&r, &out)) != ATTO_OK) out = atto__no_var();
+    for (int32_t i = 0; i < result_count; i++)
+        atto_tensor_free(&r.made[i]); /* what was not pushed */
+    return out;
+}
+
+/* ---- ops of users ---- */
+
+static atto_status check_record(const atto_tape *tape, const atto_op_class *cls, const void *args,
+                                size_t args_bytes, const atto_var *inputs, int32_t count,
+                                const atto_tensor *output)
+{
+    ATTO_REQUIRE(cls && cls->name && cls->backward && output, ATTO_E_NULL, "record: %s is NULL",
+                 !cls             ? "cls"
+                 : !cls->name     ? "the class's name"
+                 : !cls->backward ? "the class's backward"
+                                  : "output");
+    ATTO_REQUIRE(args || args_bytes == 0, ATTO_E_NULL, "%s: args is NULL", cls->name);
+    ATTO_REQUIRE(count >= 0 && count <= ATTO_NODE_INPUTS, ATTO_E_ARGUMENT,
+                 "%s: %d inputs, expected 0 to %d", cls->name, (int)count, ATTO_NODE_INPUTS);
+    ATTO_REQUIRE(inputs || count == 0, ATTO_E_NULL, "%s: inputs is NULL", cls->name);
+    const atto_device *owner = atto_tensor_device(output);
+    ATTO_REQUIRE(!owner || owner == tape->dev, ATTO_E_DEVICE,
+                 "%s: the output belongs to another device than the tape", cls->name);
+    return ATTO_OK;
+}
+
+static atto_status record_users(atto_tape *tape, const atto_op_class *cls, const void *args,
+                                size_t args_bytes, const atto_var *inputs, int32_t count,
+                                atto_tensor *output, atto_var *out)
+{
+    bool wants_grad = false;
+    for (int32_t i = 0; i < count; i++) {
+        const atto__value *value = atto__tape_value(tape, cls->name, inputs[i]);
+        if (!value) return tape->status;
+        wants_grad = wants_grad || (tape->records && value->needs_grad);
+    }
+    ATTO_TRY(atto__tape_push(tape, output, out));
+    if (!wants_grad) return ATTO_OK;
+    atto_node *node;
+    ATTO_TRY(atto__tape_push_node(tape, cls, args, args_bytes, &node));
+    for (int32_t i = 0; i < count; i++) node->inputs[i] = inputs[i].slot;
+    node->input_count = count;
+    node->results[0] = out->slot;
+    node->result_count = 1;
+    node->held_inputs = (1u << count) - 1;
+    node->held_results = 1;
+    atto__node_hold(tape, node);
+    atto__value *value = &atto__values(tape)[out->slot];
+    value->node = (int32_t)tape->nodes.count - 1;
+    value->needs_grad = true;
+    return ATTO_OK;
+}
+
+atto_var atto_record(atto_tape *tape, const atto_op_class *cls, const void *args, size_t args_bytes,
+                     const atto_var *inputs, int32_t count, atto_tensor *output)
+{
+    atto_var out = atto__no_var();
+    if (tape && tape->status == ATTO_OK) {
+        atto_status status = check_record(tape, cls, args, args_bytes, inputs, count, output);
+        if (status == ATTO_OK)
+            status = record_users(tape, cls, args, args_bytes, inputs, count, output, &out);
+        if (atto__tape_fail(tape, status) != ATTO_OK) out = atto__no_var();
+    }
+    atto_tensor_free(output); /* unless it was taken over */
+    return out;
+}
+
+/* ---- reshape ---- */
+
+/* Backward: the output's gradient seen with the input's shape. */
+static atto_status reshape_backward(atto_tape *tape, atto_node *node)
+{
+    const atto_tensor *into;
+    bool add;
+    ATTO_TRY(atto_node_input_grad(tape, node, 0, &into, &add));
+    if (!into) return ATTO_OK;
+    atto_tensor seen;
+    ATTO_TRY(atto_tensor_reshape(atto_node_output_grad(tape, node),
+                                 atto_shape_of(into->rank, into->shape), &seen));
+    return add ? atto__accumulate(tape->dev, into, &seen) : atto_tensor_copy(into, &seen);
+}
+
+static const atto_op_class reshape_class = { "reshape", reshape_backward };
+
+/* A view where the strides allow it, else a dense copy. */
+static atto_status reshape(atto_tape *tape, const atto_tensor *x, atto_shape shape,
+                           atto_tensor *out)
+{
+    const atto_status status = atto_tensor_reshape(x, shape, out);
+    if (status == ATTO_OK) atto_tensor_retain(out);
+    if (status != ATTO_E_STRIDE) return status;
+    atto_tensor dense;
+    ATTO_TRY(atto_tensor_alloc(tape->dev, x->dtype, atto_shape_of(x->rank, x->shape), &dense));
+    const atto_status copied = atto_tensor_copy(&dense, x);
+    if (copied == ATTO_OK) return atto_tensor_reshape(&dense, shape, out);
+    atto_tensor_free(&dense);
+    return copied;
+}
+
+atto_var atto_reshape(atto_tape *tape, atto_var x, atto_shape shape)
+{
+    const atto_tensor *from = atto__tape_tensor(tape, "reshape", x);
+    if (!from) return atto__no_var();
+    atto_tensor view = { 0 };
+    if (atto__tape_fail(tape, reshape(tape, from, shape, &view)) != ATTO_OK) return atto__no_var();
+    return atto_record(tape, &reshape_class, NULL, 0, &x, 1, &view);
+}

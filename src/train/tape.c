@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: MIT */
+/* The tape as a store: values, scopes, steps, and the error that sticks. */
+#include "train/tape.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "alloc.h"
+
+/* Values of the last step of any tape are told from this one's. 0 is none. */
+static atomic_uint last_generation;
+
+static uint32_t next_generation(void)
+{
+    uint32_t generation;
+    do generation = atomic_fetch_add(&last_generation, 1) + 1;
+    while (generation == 0);
+    return generation;
+}
+
+atto_status atto__list_room(atto__list *list, size_t count, size_t item_bytes)
+{
+    if (list->count + count <= list->capacity) return ATTO_OK;
+    const size_t capacity = 2 * (list->count + count) + 16;
+    void *larger = atto__alloc(capacity * item_bytes);
+    ATTO_REQUIRE(larger, ATTO_E_MEMORY, "tape: out of host memory");
+    if (list->count > 0) memcpy(larger, list->items, list->count * item_bytes);
+    atto__free(list->items);
+    list->items = larger;
+    list->capacity = capacity;
+    return ATTO_OK;
+}
+
+/* ---- create, free ---- */
+
+atto_status atto_tape_create(atto_device *dev, atto_tape **out)
+{
+    ATTO_REQUIRE(out, ATTO_E_NULL, "tape_create: out is NULL");
+    *out = NULL;
+    ATTO_REQUIRE(dev, ATTO_E_NULL, "tape_create: dev is NULL");
+    atto_tape *tape = atto__alloc(sizeof *tape);
+    ATTO_REQUIRE(tape, ATTO_E_MEMORY, "tape_create: out of host memory");
+    memset(tape, 0, sizeof *tape);
+    tape->dev = dev;
+    tape->generation = next_generation();
+    tape->records = true;
+    atto__device_retain(dev);
+    *out = tape;
+    return ATTO_OK;
+}
+
+static void forget_values(atto_tape *tape)
+{
+    for (size_t i = 0; i < tape->values.count; i++) {
+        atto__value *value = &atto__values(tape)[i];
+        if (!value->is_borrowed) atto_tensor_free(&value->tensor);
+        atto_tensor_free(&value->grad);
+        atto_param_free(value->param);
+    }
+    tape->values.count = tape->nodes.count = tape->args.count = tape->scopes.count = 0;
+}
+
+void atto_tape_free(atto_tape *tape)
+{
+    if (!tape) return;
+    forget_values(tape);
+    atto__free(tape->values.items);
+    atto__free(tape->nodes.items);
+    atto__free(tape->args.items);
+    atto__free(tape->scopes.items);
+    atto__device_release(tape->dev);
+    atto__free(tape);
+}
+
+atto_device *atto_tape_device(const atto_tape *tape)
+{
+    return tape ? tape->dev : NULL;
+}
+
+/* ---- the error that sticks ---- */
+
+atto_status atto__tape_fail(atto_tape *tape, atto_status status)
+{
+    if (status == ATTO_OK || tape->status != ATTO_OK) return status;
+    tape->status = status;
+    snprintf(tape->message, sizeof tape->message, "%s", atto_last_error());
+    return status;
+}
+
+atto_status atto_tape_status(const atto_tape *tape)
+{
+    ATTO_REQUIRE(tape, ATTO_E_NULL, "tape_status: tape is NULL");
+    if (tape->status == ATTO_OK) return ATTO_OK;
+    return atto__fail(tape->status, "%s", tape->message);
+}
+
+atto_status atto_tape_end(atto_tape *tape)
+{
+    ATTO_REQUIRE(tape, ATTO_E_NULL, "tape_end: tape is NULL");
+    const atto_status status = atto_tape_status(tape);
+    forget_values(tape);
+    tape->generation = next_generation();
+    tape->status = ATTO_OK;
+    return status;
+}
+
+bool atto_tape_record(atto_tape *tape, bool on)
+{
+    if (!tape) return false;
+    const bool before = tape->records;
+    tape->records = on;
+    return before;
+}
+
+/* ---- random numbers ---- */
+
+void atto_tape_seed(atto_tape *tape, uint64_t seed, uint64_t offset)
+{
+    if (!tape) return;
+    tape->rng.seed = seed;
+    tape->rng.offset = offset;
+}
+
+atto_rng atto__tape_draw(atto_tape *tape, int64_t n)
+{
+    return atto_rng_reserve(&tape->rng, n);
+}
+
+/* ---- values ---- */
+
+atto__value *atto__tape_value(atto_tape *tape, const char *call, atto_var v)
+{
+    if (tape->status != ATTO_OK) return NULL;
+    const bool is_ours =
+        v.generation == tape->generation && v.slot >= 0 && (size_t)v.slot < tape->values.count;
+    atto__value *value = is_ours ? &atto__values(tape)[v.slot] : NULL;
+    if (value && value->is_named) return value;
+    atto__tape_fail(
+        tape, atto__fail(ATTO_E_STATE, "%s: the value is %s", call,
+                         value ? "dead: its scope has ended" : "of another step or another tape"));
+    return NULL;
+}
+
+const atto_tensor *atto__tape_tensor(atto_tape *tape, const char *call, atto_var v)
+{
+    if (!tape) return NULL;
+    const atto__value *value = atto__tape_value(tape, call, v);
+    return value ? &value->tensor : NULL;
+}
+
+atto_status atto__tape_push(atto_tape *tape, atto_tensor *t, atto_var *out)
+{
+    ATTO_TRY(atto__list_room(&tape->values, 1, sizeof(atto__value)));
+    *out = (atto_var){ (int32_t)tape->values.count++, tape->generation };
+    atto__value *value = &atto__values(tape)[out->slot];
+    memset(value, 0, sizeof *value);
+    value->tensor = *t;
+    value->node = -1;
+    value->holds = 1;
+    value->is_named = true;
+    memset(t, 0, sizeof *t);
+    return ATTO_OK;
+}
+
+void atto__value_drop(atto__value *value)
+{
+    if (--value->holds > 0) return;
+    atto_tensor left = value->tensor;
+    left.buffer = NULL;
+    if (!value->is_borrowed) atto_tensor_free(&value->tensor);
+    value->tensor = left;
+}
+
+/* A value of a new tensor; what failed on the way is the tape's error. */
+static atto_var push_or_fail(atto_tape *tape, atto_status status, atto_tensor *t)
+{
+    atto_var v = atto__no_var();
+    if (status == ATTO_OK) status = atto__tape_push(tape, t, &v);
+    if (status == ATTO_OK) return v;
+    atto_tensor_free(t);
+    atto__tape_fail(tape, status);
+    return atto__no_var();
+}
+
+atto_var atto_input(atto_tape *tape, atto_dtype dtype, atto_shape shape, const void *data)
+{
+    if (!tape || tape->status != ATTO_OK) return atto__no_var();
+    atto_tensor t = { 0 };
+    atto_status status = atto_tensor_alloc(tape->dev, dtype, shape, &t);
+    if (status == ATTO_OK) status = atto_tensor_write(&t, data);
+    if (status != ATTO_OK) atto__fail_in(status, "input: ");
+    return push_or_fail(tape, status, &t);
+}
+
+atto_var atto_borrow(atto_tape *tape, const atto_tensor *t, bool watch)
+{
+    if (!tape || tape->status != ATTO_OK) return atto__no_var();
+    atto_status status = t ? ATTO_OK : atto__fail(ATTO_E_NULL, "borrow: t is NULL");
+    atto_tensor copy = { 0 };
+    if (t) copy = *t;
+    atto_var v = atto__no_var();
+    if (status == ATTO_OK) status = atto__tape_push(tape, &copy, &v);
+    if (atto__tape_fail(tape, status) != ATTO_OK) return atto__no_var();
+    atto__value *value = &atto__values(tape)[v.slot];
+    value->is_borrowed = true;
+    value->needs_grad = watch && tape->records;
+    return v;
+}
+
+atto_var atto_use(atto_tape *tape, atto_param *p)
+{
+    if (!tape || tape->status != ATTO_OK) return atto__no_var();
+    atto_status status = p ? ATTO_OK : atto__fail(ATTO_E_NULL, "use: the parameter is NULL");
+    atto_tensor view = atto_param_value(p);
+    atto_var v = atto__no_var();
+    if (status == ATTO_OK) status = atto__tape_push(tape, &view, &v);
+    if (atto__tape_fail(tape, status) != ATTO_OK) return atto__no_var();
+    atto__value *value = &atto__values(tape)[v.slot];
+    atto_tensor_retain(&value->tensor); /* an optimiser may move the parameter meanwhile */
+    atto_param_retain(p);
+    value->param = p;
+    value->version = p->version;
+    value->needs_grad = !p->frozen && tape->records;
+    return v;
+}
+
+atto_status atto_var_tensor(atto_tape *tape, atto_var v, atto_tensor *out)
+{
+    ATTO_REQUIRE(tape && out, ATTO_E_NULL, "var_tensor: %s is NULL", tape ? "out" : "tape");
+    memset(out, 0, sizeof *out);
+    const atto_tensor *t = atto__tape_tensor(tape, "var_tensor", v);
+    if (!t) return atto_tape_status(tape);
+    *out = *t;
+    return ATTO_OK;
+}
+
+atto_status atto_var_grad(atto_tape *tape, atto_var v, atto_tensor *out)
+{
+    ATTO_REQUIRE(tape && out, ATTO_E_NULL, "var_grad: %s is NULL", tape ? "out" : "tape");
+    memset(out, 0, sizeof *out);
+    const atto__value *value = atto__tape_value(tape, "var_grad", v);
+    if (!value) return atto_tape_status(tape);
+    if (value->param) return atto_param_grad(value->param, out);
+    ATTO_REQUIRE(value->grad.dtype != 0, ATTO_E_STATE,
+                 "var_grad: there is none: the value is not watched, or no backward reached it");
+    *out = value->grad;
+    return ATTO_OK;
+}
+
+atto_status atto_var_read(atto_tape *tape, atto_var v, void *data)
+{
+    atto_tensor t;
+    ATTO_TRY(atto_var_tensor(tape, v, &t));
+    return atto_tensor_read(&t, data);
+}
+
+atto_status atto_keep(atto_tape *tape, atto_var v, atto_tensor *out)
+{
+    ATTO_REQUIRE(tape && out, ATTO_E_NULL, "keep: %s is NULL", tape ? "out" : "tape");
+    memset(out, 0, sizeof *out);
+    const atto__value *value = atto__tape_value(tape, "keep", v);
+    if (!value) return atto_tape_status(tape);
+    ATTO_REQUIRE(!value->is_borrowed, ATTO_E_ARGUMENT, "keep: the value is a borrowed tensor");
+    *out = value->tensor;
+    atto_tensor_retain(out);
+    return ATTO_OK;
+}
+
+/* ---- scopes ---- */
+
+void atto_scope_begin(atto_tape *tape)
+{
+    if (!tape || tape->status != ATTO_OK) return;
+    if (atto__tape_fail(tape, atto__list_room(&tape->scopes, 1, sizeof(int32_t))) != ATTO_OK)
+        return;
+    ((int32_t *)tape->scopes.items)[tape->scopes.count++] = (int32_t)tape->values.count;
+}
+
+static bool is_kept(const atto_var *keep, int32_t count, int32_t slot)
+{
+    for (int32_t i = 0; i < count; i++)
+        if (keep[i].slot == slot) return true;
+    return false;
+}
+
+void atto_scope_end(atto_tape *tape, const atto_var *keep, int32_t count)
+{
+    if (!tape || tape->status != ATTO_OK) return;
+    if (tape->scopes.count == 0) {
+        atto__tape_fail(tape, atto__fail(ATTO_E_STATE, "scope_end: no scope is open"));
+        return;
+    }
+    const int32_t first = ((const int32_t *)tape->scopes.items)[--tape->scopes.count];
+    for (int32_t slot = first; slot < (int32_t)tape->values.count; slot++) {
+        atto__value *value = &atto__values(tape)[slot];
+        if (!value->is_named || is_kept(keep, count, slot)) continue;
+        value->is_named = false;
+        atto__value_drop(value);
+    }
+}

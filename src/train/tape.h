@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: MIT */
+/* Inside a tape: its values and nodes, and how the recording functions of the families use them. */
+#ifndef ATTO_TAPE_H
+#define ATTO_TAPE_H
+
+#include <attocl/tape.h>
+
+#include "run.h"
+#include "train/param.h"
+
+/* A value of the step. Its slot stays until the step ends; its tensor may go earlier. */
+typedef struct atto__value {
+    atto_tensor tensor; /* without buffer once nobody needs it: shape and dtype stay */
+    atto_tensor grad;   /* dense; no buffer as long as there is none */
+    atto_param *param;  /* holds a reference; its gradient goes there instead */
+    uint64_t version;   /* of the parameter when it was used first */
+    int32_t holds;      /* nodes that need the tensor, and one while the user may name it */
+    int32_t node;       /* that computed it, or -1 */
+    bool is_named;      /* the user may name it: its scope is open */
+    bool is_borrowed;   /* the buffer is the caller's */
+    bool needs_grad;
+} atto__value;
+
+#define ATTO_NODE_RESULTS 4
+
+/* A recorded op: forward has run, backward will. */
+struct atto_node {
+    const atto_op_class *cls;
+    atto_op op; /* ATTO_OP_COUNT: the user's */
+    int32_t inputs[ATTO_NODE_INPUTS];
+    size_t input_fields[ATTO_NODE_INPUTS]; /* offsets in the args struct */
+    bool passes[ATTO_NODE_INPUTS];         /* the gradient is the output's */
+    int32_t input_count;
+    int32_t results[ATTO_NODE_RESULTS]; /* the first is the output */
+    size_t result_fields[ATTO_NODE_RESULTS];
+    int32_t result_count;
+    uint32_t held_inputs, held_results; /* bit i: backward reads it, so the node holds its value */
+    size_t args_at;                     /* in the tape's bytes */
+    bool is_done;
+};
+
+/* Arrays that only grow, so that a steady step allocates nothing. */
+typedef struct atto__list {
+    void *items;
+    size_t count, capacity; /* of items; of bytes for args */
+} atto__list;
+
+struct atto_tape {
+    atto_device *dev; /* holds a reference */
+    uint32_t generation;
+    bool records;
+    atto_rng rng;
+    atto_status status; /* the step's first error */
+    char message[1024];
+    atto__list values, nodes, args, scopes; /* atto__value, atto_node, bytes, int32_t first slot */
+};
+
+static inline atto__value *atto__values(const atto_tape *tape)
+{
+    return tape->values.items;
+}
+
+static inline atto_node *atto__nodes(const atto_tape *tape)
+{
+    return tape->nodes.items;
+}
+
+/* Room for count more items of that size; they are counted by the caller. */
+atto_status atto__list_room(atto__list *list, size_t count, size_t item_bytes);
+
+/* Keeps the step's first error with the thread's message. Returns status. */
+atto_status atto__tape_fail(atto_tape *tape, atto_status status);
+
+/* No value, for recording functions that failed. */
+static inline atto_var atto__no_var(void)
+{
+    return (atto_var){ -1, 0 };
+}
+
+/* The value behind a var; NULL, with the tape's error set, when there is an error already, the var is
+ * of another step or its value is dead. call names the caller in the message. */
+atto__value *atto__tape_value(atto_tape *tape, const char *call, atto_var v);
+
+/* Its tensor, for the shape rules of recording functions. */
+const atto_tensor *atto__tape_tensor(atto_tape *tape, const char *call, atto_var v);
+
+/* Adds a value that the user may name. *t is taken over, and zeroed. */
+atto_status atto__tape_push(atto_tape *tape, atto_tensor *t, atto_var *out);
+
+/* One hold less; the last one gives the tensor back. */
+void atto__value_drop(atto__value *value);
+
+/* Reserves the counters of n random numbers. */
+atto_rng atto__tape_draw(atto_tape *tape, int64_t n);
+
+/* ---- recording ops of the table ---- */
+
+/* An input: the field of the args struct that it fills. */
+typedef struct atto__binding {
+    size_t field;
+    atto_var v;
+    bool passes; /* its gradient is the output's, because the op has no field for it */
+} atto__binding;
+
+/* An output to be made. */
+typedef struct atto__result {
+    size_t field;
+    atto_dtype dtype;
+    atto_shape shape;
+    bool only_saved; /* for backward alone: made only if there will be one */
+} atto__result;
+
+/* Runs the op forward and records it. Tensor fields of args are filled in here; results[0] is what is
+ * returned. */
+atto_var atto__record_op(atto_tape *tape, atto_op op, void *args, const atto__binding *inputs,
+                         int32_t input_count, const atto__result *results, int32_t result_count);
+
+/* Adds a node behind the tape's others, with a copy of its args. The caller fills in the rest. */
+atto_status atto__tape_push_node(atto_tape *tape, const atto_op_class *cls, const void *args,
+                                 size_t args_bytes, atto_node **out);
+
+/* The bits of held_inputs and held_results become holds. */
+void atto__node_hold(atto_tape *tape, const atto_node *node);
+
+/* backward.c: what ops of the table do backwards. */
+extern const atto_op_class atto__table_op_class;
+
+/* dst += src, of one dtype and shape. */
+atto_status atto__accumulate(atto_device *dev, const atto_tensor *dst, const atto_tensor *src);
+
+#endif
