@@ -34,11 +34,11 @@ atto_status atto_sequential_add(atto_module *m, atto_module *child)
 }
 
 /* The child that was just made, if it was, goes to m alone. */
-static atto_status append(atto_module *m, atto_status made, atto_module *child)
+static atto_status append(atto_module *m, atto_status made, atto_module **child)
 {
     ATTO_TRY(made);
-    const atto_status status = atto_sequential_add(m, child);
-    atto_module_free(child);
+    const atto_status status = atto_sequential_add(m, *child);
+    atto_module_free(*child);
     return status;
 }
 
@@ -49,28 +49,28 @@ atto_status atto_sequential_linear(atto_module *m, int64_t in, int64_t out,
 {
     atto_module *child = NULL;
     REQUIRE_PARENT(m);
-    return append(m, atto_linear_create(atto_module_device(m), in, out, options, &child), child);
+    return append(m, atto_linear_create(atto_module_device(m), in, out, options, &child), &child);
 }
 
 atto_status atto_sequential_act(atto_module *m, atto_activation act, float dropout)
 {
     atto_module *child = NULL;
     REQUIRE_PARENT(m);
-    return append(m, atto_act_create(atto_module_device(m), act, dropout, &child), child);
+    return append(m, atto_act_create(atto_module_device(m), act, dropout, &child), &child);
 }
 
 atto_status atto_sequential_dropout(atto_module *m, float p)
 {
     atto_module *child = NULL;
     REQUIRE_PARENT(m);
-    return append(m, atto_dropout_create(atto_module_device(m), p, &child), child);
+    return append(m, atto_dropout_create(atto_module_device(m), p, &child), &child);
 }
 
 atto_status atto_sequential_flatten(atto_module *m, int32_t start)
 {
     atto_module *child = NULL;
     REQUIRE_PARENT(m);
-    return append(m, atto_flatten_create(atto_module_device(m), start, &child), child);
+    return append(m, atto_flatten_create(atto_module_device(m), start, &child), &child);
 }
 
 /* ---- Flatten ---- */
