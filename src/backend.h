@@ -58,6 +58,10 @@ typedef struct atto__vtable {
     atto_status (*read)(atto_device *dev, void *memory, size_t offset_bytes, void *data,
                         size_t bytes);
 
+    /* A 32-bit word of device memory without waiting: *word is what the last read that has come back
+     * brought (0 when none has), and another read may start. The same block at every call. */
+    atto_status (*poll)(atto_device *dev, void *memory, uint32_t *word);
+
     /* Shows a block's bytes to the host, when everything enqueued has run, until unmap takes the same
      * pointer. ATTO_MAP_WRITE: all of them will be written. */
     atto_status (*map)(atto_device *dev, void *memory, size_t offset_bytes, size_t bytes,

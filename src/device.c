@@ -282,18 +282,32 @@ atto_status atto_device_trim(atto_device *dev)
     return ATTO_OK;
 }
 
-atto_status atto__device_data_errors(atto_device *dev)
+/* Clears a word that is not 0, and tells of it. */
+static atto_status tell_data_error(atto_device *dev, uint32_t word)
 {
-    if (!dev->error_armed) return ATTO_OK;
-    uint32_t word = 0;
     const uint32_t zero = 0;
-    ATTO_TRY(dev->vt->read(dev, dev->error_word->memory, 0, &word, sizeof word));
-    dev->error_armed = false;
     if (word == 0) return ATTO_OK;
     ATTO_TRY(dev->vt->write(dev, dev->error_word->memory, 0, &zero, sizeof zero));
     return atto__fail(
         ATTO_E_INDEX,
         "an earlier call met a label or an index out of range (error word 0x%" PRIx32 ")", word);
+}
+
+atto_status atto__device_data_errors(atto_device *dev)
+{
+    if (!dev->error_armed) return ATTO_OK;
+    uint32_t word = 0;
+    ATTO_TRY(dev->vt->read(dev, dev->error_word->memory, 0, &word, sizeof word));
+    dev->error_armed = false;
+    return tell_data_error(dev, word);
+}
+
+atto_status atto__device_poll_errors(atto_device *dev)
+{
+    if (!dev->error_armed) return ATTO_OK;
+    uint32_t word = 0;
+    ATTO_TRY(dev->vt->poll(dev, dev->error_word->memory, &word));
+    return tell_data_error(dev, word);
 }
 
 atto_status atto_device_sync(atto_device *dev)

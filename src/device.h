@@ -93,6 +93,9 @@ atto_status atto__scratch_tensor(atto_device *dev, atto_dtype dtype, int32_t ran
 /* Reads the error word if an op may have set it; ATTO_E_INDEX once if it did. Waits. */
 atto_status atto__device_data_errors(atto_device *dev);
 
+/* The same without waiting: an error may be told some calls late. */
+atto_status atto__device_poll_errors(atto_device *dev);
+
 void atto__device_retain(atto_device *dev);
 void atto__device_release(atto_device *dev);
 

@@ -37,6 +37,29 @@ static void state_data_errors_are_told_once_by_a_read(void **state)
     atto_tensor_free(&t);
 }
 
+/* Without waiting: at once on the CPU, some calls late elsewhere; once. */
+static void state_data_errors_reach_the_end_of_a_step(void **state)
+{
+    (void)state;
+    atto_tape *tape;
+    MUST(atto_tape_create(test_dev, &tape));
+    leave_error(2);
+    int told = 0;
+    for (int step = 0; step < 1000 && told == 0; step++) {
+        const atto_status status = atto_tape_end(tape);
+        assert_true(status == ATTO_OK || status == ATTO_E_INDEX);
+        told += status == ATTO_E_INDEX;
+        if (step > 100) MUST(test_dev->vt->sync(test_dev));
+    }
+    assert_int_equal(told, 1);
+    for (int step = 0; step < 20; step++) {
+        MUST(atto_tape_end(tape));
+        MUST(test_dev->vt->sync(test_dev));
+    }
+    MUST(atto_device_sync(test_dev));
+    atto_tape_free(tape);
+}
+
 /* An op without data errors costs no read of the word. */
 static void state_ops_without_data_errors_do_not_arm_the_word(void **state)
 {
@@ -97,6 +120,7 @@ static void state_a_lost_device_stays_lost(void **state)
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(state_data_errors_are_told_once_by_sync),
     cmocka_unit_test(state_data_errors_are_told_once_by_a_read),
+    cmocka_unit_test(state_data_errors_reach_the_end_of_a_step),
     cmocka_unit_test(state_ops_without_data_errors_do_not_arm_the_word),
     cmocka_unit_test(state_a_lost_device_stays_lost),
 };

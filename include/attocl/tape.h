@@ -40,7 +40,8 @@ ATTO_API atto_device *atto_tape_device(const atto_tape *tape);
 ATTO_API atto_status atto_tape_status(const atto_tape *tape);
 
 /** Ends the step: every value of it dies, and the tape is fresh. Gradients of parameters stay. Does
- * not wait. Returns the step's first error. */
+ * not wait. Returns the step's first error, or ATTO_E_INDEX (once) if a kernel of this or an earlier
+ * step found bad data and word of it has come back; atto_device_sync always knows. */
 ATTO_API atto_status atto_tape_end(atto_tape *tape);
 
 /** Whether what follows is recorded for backward (true in a new tape). Without, values live to the end

@@ -184,6 +184,13 @@ atto_status atto__cpu_read(atto_device *dev, void *memory, size_t offset_bytes, 
     return ATTO_OK;
 }
 
+atto_status atto__cpu_poll(atto_device *dev, void *memory, uint32_t *word)
+{
+    (void)dev;
+    *word = *(const uint32_t *)memory;
+    return ATTO_OK;
+}
+
 atto_status atto__cpu_map(atto_device *dev, void *memory, size_t offset_bytes, size_t bytes,
                           atto_map_mode mode, void **out)
 {

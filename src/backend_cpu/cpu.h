@@ -23,6 +23,7 @@ atto_status atto__cpu_write(atto_device *dev, void *memory, size_t offset_bytes,
                             size_t bytes);
 atto_status atto__cpu_read(atto_device *dev, void *memory, size_t offset_bytes, void *data,
                            size_t bytes);
+atto_status atto__cpu_poll(atto_device *dev, void *memory, uint32_t *word);
 atto_status atto__cpu_map(atto_device *dev, void *memory, size_t offset_bytes, size_t bytes,
                           atto_map_mode mode, void **out);
 atto_status atto__cpu_unmap(atto_device *dev, void *memory, void *mapped);

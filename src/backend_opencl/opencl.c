@@ -111,6 +111,11 @@ static atto_status opencl_read(atto_device *dev, void *memory, size_t offset, vo
     return ATTO_OK;
 }
 
+static atto_status opencl_poll(atto_device *dev, void *memory, uint32_t *word)
+{
+    return atto__staging_poll(dev, memory, word);
+}
+
 static cl_map_flags map_flags(atto_map_mode mode)
 {
     switch (mode) {
@@ -224,6 +229,7 @@ static const atto__vtable opencl_vtable = { .name = "opencl",
                                             .release = opencl_release,
                                             .write = opencl_write,
                                             .read = opencl_read,
+                                            .poll = opencl_poll,
                                             .map = opencl_map,
                                             .unmap = opencl_unmap,
                                             .sync = opencl_sync,

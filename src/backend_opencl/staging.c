@@ -8,6 +8,10 @@
 
 #define ALIGNMENT ((size_t)256)
 
+/* Behind the ring: where a polled word arrives. */
+#define ANSWER_AT    ATTO_STAGING_BYTES
+#define PINNED_BYTES (ATTO_STAGING_BYTES + ALIGNMENT)
+
 /* Pinned memory, mapped until the device closes. Mapping waits for the queue, once. */
 static void create_ring(atto_device *dev, atto__staging *ring)
 {
@@ -15,11 +19,12 @@ static void create_ring(atto_device *dev, atto__staging *ring)
     cl_int code;
     ring->refused = true;
     ring->buffer = atto__cl.CreateBuffer(cl->context, CL_MEM_READ_WRITE | CL_MEM_ALLOC_HOST_PTR,
-                                         ATTO_STAGING_BYTES, NULL, &code);
+                                         PINNED_BYTES, NULL, &code);
     if (ring->buffer == NULL) return;
     dev->stats.blocking_calls++;
-    ring->memory = atto__cl.EnqueueMapBuffer(cl->queue, ring->buffer, CL_TRUE, CL_MAP_WRITE, 0,
-                                             ATTO_STAGING_BYTES, 0, NULL, NULL, &code);
+    ring->memory =
+        atto__cl.EnqueueMapBuffer(cl->queue, ring->buffer, CL_TRUE, CL_MAP_READ | CL_MAP_WRITE, 0,
+                                  PINNED_BYTES, 0, NULL, NULL, &code);
     ring->refused = ring->memory == NULL;
 }
 
@@ -31,6 +36,7 @@ void atto__staging_close(atto_device *dev)
         atto__cl.ReleaseEvent(ring->uploads[ring->first].event);
         ring->first = (ring->first + 1) % ATTO_STAGING_RECORDS;
     }
+    if (ring->answer) atto__cl.ReleaseEvent(ring->answer);
     if (ring->memory) {
         atto__cl.EnqueueUnmapMemObject(cl->queue, ring->buffer, ring->memory, 0, NULL, NULL);
         atto__cl.Finish(cl->queue);
@@ -117,5 +123,40 @@ atto_status atto__staging_write(atto_device *dev, cl_mem memory, size_t offset, 
     dev->stats.blocking_calls++;
     ATTO_CL_TRY(dev, EnqueueWriteBuffer, cl->queue, memory, CL_TRUE, offset, bytes, data, 0, NULL,
                 NULL);
+    return ATTO_OK;
+}
+
+/* ---- a word that comes back ---- */
+
+/* Whether the read under way has arrived; its event is gone then. */
+static atto_status take_answer(atto_device *dev, atto__staging *ring, bool *arrived)
+{
+    cl_int state = CL_COMPLETE;
+    ATTO_CL_TRY(dev, GetEventInfo, ring->answer, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof state,
+                &state, NULL);
+    if (state < 0)
+        return atto__device_lose(dev, "a read failed: %s (%d)", atto__cl_error_name(state),
+                                 (int)state);
+    *arrived = state == CL_COMPLETE;
+    if (*arrived) {
+        atto__cl.ReleaseEvent(ring->answer);
+        ring->answer = NULL;
+    }
+    return ATTO_OK;
+}
+
+atto_status atto__staging_poll(atto_device *dev, cl_mem memory, uint32_t *word)
+{
+    atto__opencl *cl = atto__opencl_of(dev);
+    atto__staging *ring = &cl->staging;
+    bool arrived = false;
+    *word = 0;
+    if (!ring->memory && !ring->refused) create_ring(dev, ring);
+    if (ring->refused) return ATTO_OK; /* a sync or a read will tell */
+    if (ring->answer) ATTO_TRY(take_answer(dev, ring, &arrived));
+    if (arrived) memcpy(word, ring->memory + ANSWER_AT, sizeof *word);
+    if (*word != 0 || ring->answer) return ATTO_OK;
+    ATTO_CL_TRY(dev, EnqueueReadBuffer, cl->queue, memory, CL_FALSE, 0, sizeof *word,
+                ring->memory + ANSWER_AT, 0, NULL, &ring->answer);
     return ATTO_OK;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Uploads that do not wait: the caller's bytes are copied to pinned memory, and go on from there.
- */
+/* Transfers that do not wait: the caller's bytes are copied to pinned memory, and go on from there;
+ * a word of the device comes back to pinned memory. */
 #ifndef ATTO_STAGING_H
 #define ATTO_STAGING_H
 
@@ -27,11 +27,15 @@ typedef struct atto__staging {
     size_t head, tail;
     atto__upload uploads[ATTO_STAGING_RECORDS];
     int32_t first, count; /* in uploads */
+    cl_event answer;      /* the read of a polled word that is under way, or NULL */
 } atto__staging;
 
 /* The vtable's write. */
 atto_status atto__staging_write(atto_device *dev, cl_mem memory, size_t offset, const void *data,
                                 size_t bytes);
+
+/* The vtable's poll. */
+atto_status atto__staging_poll(atto_device *dev, cl_mem memory, uint32_t *word);
 
 /* The queue must be idle. */
 void atto__staging_close(atto_device *dev);

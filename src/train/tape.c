@@ -101,7 +101,7 @@ atto_status atto_tape_end(atto_tape *tape)
     forget_values(tape);
     tape->generation = next_generation();
     tape->status = ATTO_OK;
-    return status;
+    return status == ATTO_OK ? atto__device_poll_errors(tape->dev) : status;
 }
 
 bool atto_tape_record(atto_tape *tape, bool on)
