@@ -16,6 +16,7 @@
 #include <attocl/meter.h>
 #include <attocl/module.h>
 #include <attocl/param.h>
+#include <attocl/record.h>
 #include <attocl/tape.h>
 
 #endif

@@ -3,9 +3,7 @@
 #ifndef ATTOCL_MODULE_H
 #define ATTOCL_MODULE_H
 
-#include <attocl/act.h>
-#include <attocl/param.h>
-#include <attocl/tape.h>
+#include <attocl/record.h>
 
 #ifdef __cplusplus
 extern "C" {

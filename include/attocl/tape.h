@@ -3,7 +3,6 @@
 #ifndef ATTOCL_TAPE_H
 #define ATTOCL_TAPE_H
 
-#include <attocl/act.h>
 #include <attocl/param.h>
 
 #ifdef __cplusplus
@@ -132,37 +131,6 @@ ATTO_API const atto_tensor *atto_node_output_grad(const atto_tape *tape, const a
 /** Where input i's gradient goes: NULL if it is not wanted; with *add it is added to. */
 ATTO_API atto_status atto_node_input_grad(atto_tape *tape, const atto_node *node, int32_t i,
                                           const atto_tensor **out, bool *add);
-
-/* ---- recording ---- */
-
-/** Options of atto_act on a tape. */
-typedef struct atto_act_options {
-    float dropout;
-    uint64_t reserved[4];
-} atto_act_options;
-
-/** Activation, then dropout: attocl/act.h. options may be NULL. */
-ATTO_API atto_var atto_act(atto_tape *tape, atto_var x, atto_activation act,
-                           const atto_act_options *options);
-
-/** Dropout: attocl/dropout.h. */
-ATTO_API atto_var atto_dropout(atto_tape *tape, atto_var x, float p);
-
-/** Options of atto_linear on a tape; NULL is none. */
-typedef struct atto_linear_fused {
-    const atto_var *bias;
-    const atto_var *residual;
-    atto_activation act;
-    float dropout;
-    uint64_t reserved[4];
-} atto_linear_fused;
-
-/** x w^T, and what is fused behind it: attocl/linear.h. */
-ATTO_API atto_var atto_linear(atto_tape *tape, atto_var x, atto_var w,
-                              const atto_linear_fused *fused);
-
-/** The same elements with another shape; no copy where the strides allow it. */
-ATTO_API atto_var atto_reshape(atto_tape *tape, atto_var x, atto_shape shape);
 
 #ifdef __cplusplus
 }

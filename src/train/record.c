@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Recording: an op runs forward, and a node remembers what its backward will need. */
+#include <attocl/record.h>
+
 #include <string.h>
 
 #include "train/tape.h"
