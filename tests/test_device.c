@@ -48,6 +48,36 @@ static atto_status use_kernel(atto_device *dev, const atto_tensor *x, const atto
     return status;
 }
 
+/* One step of a small network, with everything a tape has. */
+static atto_status train_once(atto_device *dev)
+{
+    atto_module *net = NULL;
+    atto_tape *tape = NULL;
+    atto_meter *meter = NULL;
+    const float x[2] = { 1.0f, 2.0f };
+    atto_status status = atto_sequential_create(dev, &net);
+    if (status == ATTO_OK)
+        status = atto_sequential_linear(
+            net, 2, 3, &(atto_linear_options){ .act = atto_gelu(), .dropout = 0.5f });
+    if (status == ATTO_OK) status = atto_sequential_flatten(net, 0);
+    if (status == ATTO_OK) status = atto_sequential_linear(net, 3, 1, NULL);
+    if (status == ATTO_OK) status = atto_tape_create(dev, &tape);
+    if (status == ATTO_OK) status = atto_meter_create(dev, &meter);
+    if (status == ATTO_OK) {
+        const atto_var y = atto_apply(tape, net, atto_input(tape, ATTO_F32, atto_shape1(2), x));
+        atto_meter_add(meter, tape, y);
+        status = atto_backward(tape, y);
+        const atto_status end = atto_tape_end(tape);
+        if (status == ATTO_OK) status = end;
+    }
+    double mean;
+    if (status == ATTO_OK) status = atto_meter_take(meter, &mean);
+    atto_meter_free(meter);
+    atto_tape_free(tape);
+    atto_module_free(net);
+    return status;
+}
+
 /* Forward and backward of n elements on dev; the worth of a first use. */
 static atto_status use_device(atto_device *dev, int64_t n)
 {
@@ -61,6 +91,7 @@ static atto_status use_device(atto_device *dev, int64_t n)
     if (status == ATTO_OK) status = atto_act_forward(dev, &a);
     if (status == ATTO_OK) status = atto_act_backward(dev, &a);
     if (status == ATTO_OK) status = use_kernel(dev, &x, &y);
+    if (status == ATTO_OK) status = train_once(dev);
     if (status == ATTO_OK) status = atto_tensor_read(&y, host);
     free(host);
     atto_tensor_free(&x);
