@@ -20,6 +20,9 @@ need()
     command -v "$1" > /dev/null || die "$1 not found. On Debian: apt-get install $2"
 }
 
+# has_header NAME: whether the C compiler finds it.
+has_header() { printf '#include <%s>\n' "$1" | cc -E -x c - > /dev/null 2>&1; }
+
 # quiet COMMAND...: shows what it prints only when it fails.
 quiet()
 {

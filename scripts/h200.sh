@@ -6,8 +6,8 @@
 #   scripts/h200.sh --setup    first writes /etc/OpenCL/vendors/nvidia.icd if it is missing (as root)
 #
 # Needs gcc or clang, cmake, make or ninja, python3, the OpenCL headers, libOpenCL.so.1 and NVIDIA's
-# driver; no network. Without cmocka the tests are not built, and the summary says SKIP. Every step
-# runs, also after a failure. Exit status 0 when no step failed.
+# driver; no network. Without cmocka the tests are not built, and the summary says SKIP; without zlib
+# the examples are not built. Every step runs, also after a failure. Exit status 0 when no step failed.
 
 set -euo pipefail
 source "$(dirname "$0")/common.sh"
@@ -31,9 +31,6 @@ for argument in "$@"; do
 done
 
 loadable() { python3 -c "import ctypes; ctypes.CDLL('$1')" 2> /dev/null; }
-
-# has_header NAME: whether the compiler finds it.
-has_header() { printf '#include <%s>\n' "$1" | cc -E -x c - > /dev/null 2>&1; }
 
 check_machine()
 {
@@ -128,11 +125,13 @@ export -f check_device
 
 with_tests=ON
 has_header cmocka.h || with_tests=OFF
+with_examples=ON
+has_header zlib.h || with_examples=OFF
 
 generator=()
 if [ ! -f "$tree/CMakeCache.txt" ] && command -v ninja > /dev/null; then generator=(-G Ninja); fi
 step configure 60 cmake -S "$root" -B "$tree" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release \
-    -DATTO_BUILD_TESTS=$with_tests
+    -DATTO_BUILD_TESTS=$with_tests -DATTO_BUILD_EXAMPLES=$with_examples
 step build 180 cmake --build "$tree" -j "$jobs"
 if [ $failed = 1 ]; then
     summary
@@ -144,7 +143,7 @@ step device 30 bash -c check_device
 if [ $with_tests = ON ]; then
     tests=(ctest --test-dir "$tree" --output-on-failure --no-tests=error)
     step tests-gpu 150 "${tests[@]}" -j 4 -L opencl
-    step tests-cpu 90 "${tests[@]}" -j "$jobs" -L 'cpu|host|tool'
+    step tests-cpu 90 "${tests[@]}" -j "$jobs" -L 'cpu|host|tool|examples'
 else
     say "SKIP: cmocka.h not found, the tests were not built"
     record tests-gpu SKIP 0

@@ -4,15 +4,20 @@
 #
 #   scripts/install-packages.sh          build, tests and every gate
 #   scripts/install-packages.sh --tests  only what scripts/test.sh needs
+#   scripts/install-packages.sh --demo   only what scripts/demo.sh needs
 #   scripts/install-packages.sh --list   print the packages, install nothing
 
 set -euo pipefail
 source "$(dirname "$0")/common.sh"
 
-tests_packages=(
-    gcc g++ cmake ninja-build pkg-config binutils git
+demo_packages=(
+    gcc cmake ninja-build python3
     opencl-c-headers ocl-icd-libopencl1 pocl-opencl-icd # PoCL: OpenCL on the CPU
-    libcmocka-dev
+    zlib1g-dev                                          # the examples' data sets
+)
+tests_packages=(
+    "${demo_packages[@]}" g++ pkg-config binutils git libcmocka-dev
+    libxml2-utils # xmllint: the examples' pictures
 )
 gate_packages=(
     clang libomp-dev             # second compiler, ThreadSanitizer
@@ -54,6 +59,7 @@ packages=("${tests_packages[@]}" "${gate_packages[@]}")
 case ${1:-} in
     '') ;;
     --tests) packages=("${tests_packages[@]}") ;;
+    --demo) packages=("${demo_packages[@]}") ;;
     --list)
         printf '%s\n' "${packages[@]}"
         exit

@@ -29,7 +29,7 @@ install_library()
     [ "$kind" = static ] || shared=ON
     quiet cmake -S "$root" -B "$work/$kind build" -G Ninja -DCMAKE_BUILD_TYPE=Release \
         -DBUILD_SHARED_LIBS=$shared -DATTO_BUILD_TESTS=OFF -DATTO_BUILD_BENCH=OFF \
-        -DATTO_BUILD_TOOLS=OFF
+        -DATTO_BUILD_TOOLS=OFF -DATTO_BUILD_EXAMPLES=OFF
     quiet cmake --build "$work/$kind build" -j "$jobs"
     rm -rf "${work:?}/$kind"
     quiet cmake --install "$work/$kind build" --prefix "$work/$kind"

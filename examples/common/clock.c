@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: MIT */
+/* The monotonic clock. */
+#include "clock.h"
+
+#include <time.h>
+
+double clock_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
