@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: MIT
+# Exit status and output of the example programs.  cmake -DMNIST=<program> -P programs.cmake
+cmake_minimum_required(VERSION 3.22)
+
+# expect(STATUS REGEX PROGRAM ARGUMENT...): both streams together match.
+function(expect status regex)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE got OUTPUT_VARIABLE text ERROR_VARIABLE text)
+  if(NOT got STREQUAL status OR NOT text MATCHES "${regex}")
+    message(SEND_ERROR "${ARGN}\nexit status ${got}, expected ${status}; expected '${regex}' in\n${text}")
+  endif()
+endfunction()
+
+expect(0 "^Usage: mnist .*--epochs N.*Exit status" ${MNIST} --help)
+expect(2 "^mnist: --epochs is '0', expected a whole number from 1 to" ${MNIST} --epochs 0)
+expect(2 "^mnist: '--epoch5' is no option" ${MNIST} --epoch5)
+expect(1 "^mnist: ATTO_E_IO: /nowhere: no train-images" ${MNIST} --data /nowhere)
+expect(1 "^mnist: ATTO_E_DEVICE: .*no such thing" ${MNIST} --device "no such thing")
+expect(1 "mnist: ATTO_E_IO: /nowhere/x.csv: cannot be written"
+  ${MNIST} --device cpu --csv /nowhere/x.csv)
