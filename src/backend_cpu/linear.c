@@ -71,10 +71,10 @@ static float gradient(const struct atto_linear_args *a, const atto__mask *mask, 
                       int64_t n)
 {
     float v = element(a->dy, m, n);
-    if (mask->p > 0.0f)
-        v = keep_one(mask, (uint64_t)(m * a->dy->shape[1] + n)) ? v * mask->scale : 0.0f;
     if (a->act.kind != ATTO_ACT_IDENTITY)
         v *= functions[a->act.kind][1](element(a->z, m, n), a->act.a, a->act.b);
+    if (mask->p > 0.0f)
+        v = keep_one(mask, (uint64_t)(m * a->dy->shape[1] + n)) ? v * mask->scale : 0.0f;
     return v;
 }
 
