@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Activations, dropout and conversions in double, from their definitions. */
+/* Activations, linear, dropout and conversions in double, from their definitions. */
 #include "oracle.h"
 
 #include <float.h>
@@ -476,6 +476,77 @@ double oracle_act_grad_terms(atto_activation act, float p, double x, double dy)
     const oracle_act *o = &acts[act.kind];
     const double scale = o->dscale ? o->dscale(x, act.a, act.b) : 0.0;
     return terms(terms(o->df(x, act.a, act.b), scale) * dy * oracle_keep_scale(p), 0.0);
+}
+
+/* Linear. */
+
+static void add_term(oracle_sum *sum, double term, double size)
+{
+    sum->value += term;
+    sum->terms += fabs(size);
+}
+
+oracle_sum oracle_linear_z(const oracle_linear *l, int64_t i, int64_t j)
+{
+    oracle_sum z = { 0.0, 0.0 };
+    for (int64_t k = 0; k < l->k; k++) {
+        const double term = l->x[i * l->k + k] * l->w[j * l->k + k];
+        add_term(&z, term, term);
+    }
+    if (l->b) add_term(&z, l->b[j], l->b[j]);
+    return z;
+}
+
+double oracle_linear_y(const oracle_linear *l, int64_t i, int64_t j, double z)
+{
+    const int64_t at = i * l->n + j;
+    const double y = oracle_act_forward(l->act, l->p, l->rng, at, z);
+    return l->residual ? y + l->residual[at] : y;
+}
+
+oracle_sum oracle_linear_dz(const oracle_linear *l, int64_t i, int64_t j)
+{
+    const int64_t at = i * l->n + j;
+    const double z = l->z ? l->z[at] : 0.0; /* the identity's derivative does not look at it */
+    oracle_sum dz = { oracle_act_backward(l->act, l->p, l->rng, at, z, l->dy[at]), 0.0 };
+    if (oracle_keep(l->rng, l->p, at)) dz.terms = oracle_act_grad_terms(l->act, l->p, z, l->dy[at]);
+    return dz;
+}
+
+/* sum += dz * factor */
+static void add_product(oracle_sum *sum, oracle_sum dz, double factor)
+{
+    add_term(sum, dz.value * factor, dz.terms * factor);
+}
+
+void oracle_linear_dx(const oracle_linear *l, const oracle_sum *dz, oracle_sum *dx)
+{
+    for (int64_t i = 0; i < l->m; i++)
+        for (int64_t k = 0; k < l->k; k++) {
+            oracle_sum sum = { 0.0, 0.0 };
+            for (int64_t j = 0; j < l->n; j++)
+                add_product(&sum, dz[i * l->n + j], l->w[j * l->k + k]);
+            dx[i * l->k + k] = sum;
+        }
+}
+
+void oracle_linear_dw(const oracle_linear *l, const oracle_sum *dz, oracle_sum *dw)
+{
+    for (int64_t j = 0; j < l->n; j++)
+        for (int64_t k = 0; k < l->k; k++) {
+            oracle_sum sum = { 0.0, 0.0 };
+            for (int64_t i = 0; i < l->m; i++)
+                add_product(&sum, dz[i * l->n + j], l->x[i * l->k + k]);
+            dw[j * l->k + k] = sum;
+        }
+}
+
+void oracle_linear_db(const oracle_linear *l, const oracle_sum *dz, oracle_sum *db)
+{
+    for (int64_t j = 0; j < l->n; j++) {
+        db[j] = (oracle_sum){ 0.0, 0.0 };
+        for (int64_t i = 0; i < l->m; i++) add_product(&db[j], dz[i * l->n + j], 1.0);
+    }
 }
 
 /* Dropout. */

@@ -42,6 +42,36 @@ double oracle_act_backward(atto_activation act, float p, atto_rng rng, int64_t i
 double oracle_act_terms(atto_activation act, float p, double x);
 double oracle_act_grad_terms(atto_activation act, float p, double x, double dy);
 
+/* One linear layer on dense row-major matrices; what is stored rounded comes rounded. */
+typedef struct oracle_linear {
+    int64_t m, n, k;
+    const double *x;        /* [m, k] */
+    const double *w;        /* [n, k] */
+    const double *b;        /* [n], NULL = none */
+    const double *residual; /* [m, n], NULL = none */
+    const double *z;        /* [m, n], for the gradients; NULL where act is the identity */
+    const double *dy;       /* [m, n] */
+    atto_activation act;
+    float p;
+    atto_rng rng;
+} oracle_linear;
+
+/* A result, and the sum of the magnitudes of the terms behind it (roundings inside act', too), for
+ * atto_tol. */
+typedef struct oracle_sum {
+    double value, terms;
+} oracle_sum;
+
+/* z = x w^T + b and y = dropout(act(z)) + residual at row i, column j. */
+oracle_sum oracle_linear_z(const oracle_linear *l, int64_t i, int64_t j);
+double oracle_linear_y(const oracle_linear *l, int64_t i, int64_t j, double z);
+
+/* dz, from which dx = dz w, dw = dz^T x and db follow. */
+oracle_sum oracle_linear_dz(const oracle_linear *l, int64_t i, int64_t j);
+void oracle_linear_dx(const oracle_linear *l, const oracle_sum *dz, oracle_sum *dx);
+void oracle_linear_dw(const oracle_linear *l, const oracle_sum *dz, oracle_sum *dw);
+void oracle_linear_db(const oracle_linear *l, const oracle_sum *dz, oracle_sum *db);
+
 /* Philox4x32-10 with a 128-bit counter and a 64-bit key. */
 void oracle_philox(const uint32_t counter[4], uint64_t key, uint32_t out[4]);
 

@@ -15,6 +15,11 @@ static const struct {
     int forward, backward; /* k, in u of |result| + scale */
 } others[] = {
     { "dropout", 1, 1 }, /* one product with a float */
+
+    /* n terms: a product each, of which one counts, and n - 1 sums in any order. Forward n is K, and
+     * one more with a bias; backward the number of dz that meet in an element, and one more for the
+     * old value that add_ keeps. What act and act' are off by comes on top, see test_linear.c. */
+    { "linear", 1, 1 },
 };
 
 /* "gelu" or "gelu_grad": k of that op; activations have theirs in the oracle's rows. */
