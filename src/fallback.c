@@ -92,6 +92,7 @@ static atto_status invite(atto_device *dev, const atto__op_info *op, atto__direc
             const atto_tensor **slot = atto__field_of(args, &fields[f]);
             const bool writes = atto__field_writes(&fields[f], direction);
             if (!*slot || !(writes || atto__field_reads(&fields[f], args, direction))) continue;
+            if (atto__extent(*slot) == 0) continue; /* may have no buffer */
             guest *g = guest_of(p, (*slot)->buffer);
             if (pass == 0) {
                 include(g, *slot, writes);

@@ -405,6 +405,37 @@ static void kernels_that_do_not_build_run_on_the_cpu(void **state)
     remove_folder(folder);
 }
 
+/* Empty tensors, which have no buffer, come along: of a product over nothing the bias is left. */
+static void kernels_that_do_not_build_leave_empty_tensors_be(void **state)
+{
+    (void)state;
+    const float bias[3] = { 1.0f, -2.0f, 0.5f };
+    float got[6];
+    log_book book = { 0, 0, "" };
+    const char *folder = make_folder();
+    atto_device *dev;
+    atto_device_stats stats;
+    atto_tensor b, y;
+    write_text(folder, "linear.cl", broken_source);
+    open_with_sources(folder, false, &book, &dev);
+    const atto_tensor x = atto_tensor_of(NULL, ATTO_F32, atto_shape2(2, 0), 0);
+    const atto_tensor w = atto_tensor_of(NULL, ATTO_F32, atto_shape2(3, 0), 0);
+    MUST(atto_tensor_alloc(dev, ATTO_F32, atto_shape1(3), &b));
+    MUST(atto_tensor_alloc(dev, ATTO_F32, atto_shape2(2, 3), &y));
+    MUST(atto_tensor_write(&b, bias));
+    const struct atto_linear_args a = { .x = &x, .w = &w, .b = &b, .y = &y };
+    MUST(atto_linear_forward(dev, &a));
+    MUST(atto_tensor_read(&y, got));
+    assert_memory_equal(got, bias, sizeof bias);
+    assert_memory_equal(got + 3, bias, sizeof bias);
+    MUST(atto_device_stats_get(dev, &stats));
+    assert_int_equal(stats.fallbacks, 1);
+    atto_tensor_free(&b);
+    atto_tensor_free(&y);
+    atto_device_close(dev);
+    remove_folder(folder);
+}
+
 /* With no_fallback the caller gets the compiler's words. */
 static void kernels_that_do_not_build_are_an_error_when_told(void **state)
 {
@@ -515,6 +546,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(kernels_do_not_need_a_cache),
     cmocka_unit_test(kernels_are_cached_by_many_processes_at_once),
     cmocka_unit_test(kernels_that_do_not_build_run_on_the_cpu),
+    cmocka_unit_test(kernels_that_do_not_build_leave_empty_tensors_be),
     cmocka_unit_test(kernels_that_do_not_build_are_an_error_when_told),
     cmocka_unit_test(kernels_come_from_the_kernel_dir),
     cmocka_unit_test(kernels_that_fail_the_probe_keep_a_device_closed),
