@@ -53,6 +53,91 @@ static void oracle_derivatives_match_differences(void **state)
     }
 }
 
+/* ---- linear ---- */
+
+enum { M = 3, N = 4, K = 5 };
+
+/* A layer with values of its own, so that they can be moved. */
+typedef struct layer {
+    double x[M * K], w[N * K], b[N], z[M * N], dy[M * N];
+    oracle_linear l;
+} layer;
+
+static void fill(layer *y, atto_activation act, float p)
+{
+    test_uniform(1, -1.0, 1.0, ATTO_F32, y->x, M * K);
+    test_uniform(2, -1.0, 1.0, ATTO_F32, y->w, N * K);
+    test_uniform(3, -1.0, 1.0, ATTO_F32, y->b, N);
+    test_uniform(4, -1.0, 1.0, ATTO_F32, y->dy, M * N);
+    y->l = (oracle_linear){ .m = M,
+                            .n = N,
+                            .k = K,
+                            .x = y->x,
+                            .w = y->w,
+                            .b = y->b,
+                            .z = y->z,
+                            .dy = y->dy,
+                            .act = act,
+                            .p = p,
+                            .rng = { 8, 1, ATTO_RNG_PHILOX } };
+}
+
+/* Sum of y dy, whose gradients are dx, dw and db; leaves z behind. */
+static double loss(layer *y)
+{
+    double sum = 0.0;
+    for (int i = 0; i < M * N; i++) {
+        y->z[i] = oracle_linear_z(&y->l, i / N, i % N).value;
+        sum += y->dy[i] * oracle_linear_y(&y->l, i / N, i % N, y->z[i]);
+    }
+    return sum;
+}
+
+/* The loss is a sum of at most M N terms f(z + t h) dy / (1 - p), |t| and |dy| <= 1, where the third
+ * derivative of f stays below 6: its central difference is off by h^2 times their number, and by
+ * their roundings (K + 2 each, |f| < 8) over h. */
+static void check_gradients(layer *y, const char *what, double *values, const oracle_sum *gradient,
+                            int count)
+{
+    const double h = cbrt(DBL_EPSILON);
+    const double terms = M * N * oracle_keep_scale(y->l.p);
+    const double allowed = h * h * terms + 8.0 * (K + 2) * DBL_EPSILON * terms / h;
+    for (int i = 0; i < count; i++) {
+        const double kept = values[i], up = kept + h, down = kept - h;
+        values[i] = up;
+        const double above = loss(y);
+        values[i] = down;
+        const double slope = (above - loss(y)) / (up - down);
+        values[i] = kept;
+        if (!(fabs(slope - gradient[i].value) <= allowed))
+            fail_msg("linear with %s, %s[%d]: %.17g, central difference %.17g, allowed +-%.3g",
+                     atto_activation_name(y->l.act.kind), what, i, gradient[i].value, slope,
+                     allowed);
+    }
+}
+
+static void oracle_linear_gradients_match_differences(void **state)
+{
+    (void)state;
+    const atto_activation smooth[] = { atto_identity(), atto_tanh(), atto_gelu(), atto_silu() };
+    for (int i = 0; i < COUNT_OF(smooth); i++)
+        for (int p = 0; p < 2; p++) {
+            layer y;
+            oracle_sum dz[M * N], dx[M * K], dw[N * K], db[N];
+            fill(&y, smooth[i], p ? 0.4f : 0.0f);
+            loss(&y);
+            for (int e = 0; e < M * N; e++) dz[e] = oracle_linear_dz(&y.l, e / N, e % N);
+            oracle_linear_dx(&y.l, dz, dx);
+            oracle_linear_dw(&y.l, dz, dw);
+            oracle_linear_db(&y.l, dz, db);
+            check_gradients(&y, "dx", y.x, dx, M * K);
+            check_gradients(&y, "dw", y.w, dw, N * K);
+            check_gradients(&y, "db", y.b, db, N);
+        }
+}
+
+/* ---- random numbers and conversions ---- */
+
 /* First words of Philox4x32-10 for key = seed, counter = (index, 0, 0, 0), and the uniform numbers
  * that Triton makes of them (Triton 3.0's tl.rand). */
 static const struct {
@@ -172,6 +257,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(oracle_has_a_row_for_every_activation),
         cmocka_unit_test(oracle_derivatives_match_differences),
+        cmocka_unit_test(oracle_linear_gradients_match_differences),
         cmocka_unit_test(oracle_philox_matches_published_words),
         cmocka_unit_test(oracle_triton_masks_match_published_uniforms),
         cmocka_unit_test(oracle_philox_masks_use_all_four_words),
