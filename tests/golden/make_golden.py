@@ -13,6 +13,13 @@ act.txt: every activation and its gradient on one grid of inputs that are exact 
 
 NAME, A and B are those of ATTO_ACTIVATION_TABLE; A and B are exact in float32 too. Numbers are the
 shortest decimals that read back as the same double.
+
+linear.txt: torch.nn.Linear with an activation behind it, on inputs that are exact in DTYPE. Lines:
+
+    # comment
+    torch VERSION
+    linear DTYPE NAME M N K   then a line each: x [M,K], w [N,K], b [N], dy [M,N], z = x w^T + b,
+                              y = NAME(z), dx, dw, db
 """
 import argparse
 import math
@@ -149,6 +156,56 @@ def write_act(out):
     return path
 
 
+# dtype of the inputs, activation, rows, features out, features in.
+LINEARS = [
+    ("f32", "relu", 1, 1, 1),
+    ("f32", "identity", 3, 4, 5),
+    ("f32", "gelu", 5, 3, 7),
+    ("f16", "gelu", 2, 9, 6),
+    ("f16", "identity", 7, 2, 11),
+    ("bf16", "relu", 4, 5, 3),
+    ("bf16", "gelu", 3, 4, 9),
+]
+
+DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+
+
+def linear_values(rng, dtype, *shape):
+    """A float64 tensor of values from [-1, 1] that the dtype holds exactly."""
+    values = [rng.uniform(-1.0, 1.0) for _ in range(math.prod(shape))]
+    return torch.tensor(values, dtype=torch.float64).to(DTYPES[dtype]).to(torch.float64).view(shape)
+
+
+def linear_case(rng, dtype, name, m, n, k):
+    """The lines of one layer."""
+    function = next(f for other, _, _, f in ACTIVATIONS if other == name)
+    x = linear_values(rng, dtype, m, k).requires_grad_(True)
+    layer = torch.nn.Linear(k, n, dtype=torch.float64)
+    with torch.no_grad():
+        layer.weight.copy_(linear_values(rng, dtype, n, k))
+        layer.bias.copy_(linear_values(rng, dtype, n))
+    dy = linear_values(rng, dtype, m, n)
+    z = layer(x)
+    y = function(z, 0.0, 0.0)
+    y.backward(dy)
+    tensors = (x, layer.weight, layer.bias, dy, z, y, x.grad, layer.weight.grad, layer.bias.grad)
+    lines = [f"linear {dtype} {name} {m} {n} {k}"]
+    return lines + [" ".join(repr(v) for v in t.flatten().tolist()) for t in tensors]
+
+
+def write_linear(out):
+    """Writes linear.txt; returns its path."""
+    rng = random.Random(2012)
+    lines = ["# Linear layers and their gradients in float64, made by tests/golden/make_golden.py.",
+             f"torch {torch.__version__}"]
+    for row in LINEARS:
+        lines += linear_case(rng, *row)
+    path = os.path.join(out, "linear.txt")
+    with open(path, "w", encoding="ascii", newline="\n") as file:
+        file.write("\n".join(lines) + "\n")
+    return path
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", default=os.path.dirname(os.path.abspath(__file__)),
@@ -159,7 +216,7 @@ def main():
     if not torch.__version__.startswith(WANTED_TORCH + ".") and not arguments.any_version:
         parser.error(f"PyTorch is {torch.__version__}, the golden files come from {WANTED_TORCH}")
     os.makedirs(arguments.out, exist_ok=True)
-    for write in (write_act,):
+    for write in (write_act, write_linear):
         path = write(arguments.out)
         print(f"{path}: {os.path.getsize(path)} bytes")
 
