@@ -2,6 +2,7 @@
 /* The measuring core: which cases run, warm-up, samples, ceiling. */
 #include "bench.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,6 +40,17 @@ const char *bench_layout_name(bench_layout layout)
 
 /* Which cases. */
 
+void bench_case_text(const bench_case *c, char *out, size_t size)
+{
+    const bench_row *row = c->row;
+    const bench_matrix *matrix = &row->matrix;
+    const int used = snprintf(out, size, "%s %s %s %s", row->op, row->pass,
+                              atto_dtype_name(c->dtype), bench_layout_name(row->layout));
+    if (matrix->m > 0 && used > 0 && (size_t)used < size)
+        snprintf(out + used, size - (size_t)used, " %" PRId64 "x%" PRId64 "x%" PRId64, matrix->m,
+                 matrix->n, matrix->k);
+}
+
 static bool selected(const bench_options *options, const bench_case *c)
 {
     const bench_row *row = c->row;
@@ -46,8 +58,7 @@ static bool selected(const bench_options *options, const bench_case *c)
         options->dtype ? BENCH_DTYPE(options->dtype) & row->dtypes : row->default_dtypes;
     char text[128];
     if ((dtypes & BENCH_DTYPE(c->dtype)) == 0) return false;
-    snprintf(text, sizeof text, "%s %s %s %s", row->op, row->pass, atto_dtype_name(c->dtype),
-             bench_layout_name(row->layout));
+    bench_case_text(c, text, sizeof text);
     return options->filter == NULL || strstr(text, options->filter) != NULL;
 }
 
@@ -196,8 +207,31 @@ static atto_status take_samples(bench *b, const bench_case *c, bench_result *out
     return ATTO_OK;
 }
 
-static void count_work(const bench_case *c, const atto_tensor *out, bench_result *r)
+static double bytes_of(const atto_tensor *t)
 {
+    return (double)atto_tensor_numel(t) * (double)atto_dtype_size(t->dtype);
+}
+
+/* Each operand read and each result written once. z is read for the derivative of act only. */
+static void count_matrix_work(const bench_case *c, const bench_tensors *t, bench_result *r)
+{
+    const int64_t m = t->x.shape[0], n = t->w.shape[0], k = t->x.shape[1];
+    const bool backward = strcmp(c->row->pass, "backward") == 0;
+    r->shape = atto_shape3(m, n, k);
+    r->flops = (double)c->row->flops * (double)m * (double)n * (double)k;
+    r->bytes = bytes_of(&t->x) + bytes_of(&t->w) + bytes_of(&t->out);
+    if (!backward) r->bytes += bytes_of(&t->b);
+    if (backward) r->bytes += bytes_of(&t->dy) + bytes_of(&t->dw) + bytes_of(&t->db);
+    if (backward && c->row->act.kind != ATTO_ACT_IDENTITY) r->bytes += bytes_of(&t->z);
+}
+
+static void count_work(const bench_case *c, const bench_tensors *t, bench_result *r)
+{
+    const atto_tensor *out = &t->out;
+    if (c->row->matrix.m > 0) {
+        count_matrix_work(c, t, r);
+        return;
+    }
     const double n = (double)atto_tensor_numel(out);
     r->shape = atto_shape_of(out->rank, out->shape);
     r->bytes = n * (double)(c->row->reads * (int64_t)atto_dtype_size(c->dtype) +
@@ -210,10 +244,11 @@ static atto_status measure(bench *b, const bench_case *c, bench_result *out)
 {
     memset(out, 0, sizeof *out);
     BENCH_TRY(bench_make_sets(b, c));
-    count_work(c, &b->sets[0].out, out);
+    count_work(c, &b->sets[0], out);
     BENCH_TRY(warm_up(b, c, out));
     BENCH_TRY(take_samples(b, c, out));
     out->gb_per_s = 1e-6 * out->bytes / out->median_ms;
+    if (c->row->matrix.m > 0) out->tflop_per_s = 1e-9 * out->flops / out->median_ms;
     return ATTO_OK;
 }
 

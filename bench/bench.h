@@ -24,11 +24,24 @@ typedef enum bench_layout {
     BENCH_LAYOUT_COUNT
 } bench_layout;
 
-/* The tensors that rows may use; contents of out are undefined. */
+/* The sizes of a row of matrices; zeroed where the row is elementwise. */
+typedef struct bench_matrix {
+    int64_t m, n, k; /* rows, features out, features in */
+} bench_matrix;
+
+/* The tensors that rows may use; contents of outputs are undefined. Elementwise rows have the first
+ * three, all of one shape. */
 typedef struct bench_tensors {
-    atto_tensor x;
-    atto_tensor dy;
-    atto_tensor out;
+    atto_tensor x;   /* [m, k] */
+    atto_tensor dy;  /* [m, n] */
+    atto_tensor out; /* forward [m, n], backward [m, k] */
+
+    /* Rows of matrices only. */
+    atto_tensor w;  /* [n, k] */
+    atto_tensor b;  /* [n] */
+    atto_tensor z;  /* [m, n], an input of backward */
+    atto_tensor dw; /* [n, k] */
+    atto_tensor db; /* [n] */
 } bench_tensors;
 
 #define BENCH_DTYPE(dtype) (1u << (dtype))
@@ -46,13 +59,15 @@ typedef struct bench_row {
     atto_dtype out_dtype;    /* 0 = the dtype of x */
     uint32_t default_dtypes; /* dtypes of x that run unless the user names one */
     uint32_t dtypes;         /* dtypes of x that run when the user names one */
-    int32_t reads;           /* tensors like x that must be read ... */
+    int32_t reads;           /* elementwise: tensors like x that must be read ... */
     int32_t writes;          /* ... and tensors like out that must be written */
-    int32_t flops;           /* per element: products, sums, and one per elementary function */
+    int32_t flops;           /* per element: products, sums, and one per elementary function; per
+                                m n k where there are matrices: 2 a product */
+    bench_matrix matrix;     /* as on a GPU, see bench_matrix_of */
 } bench_row;
 
 /* X(name): bench_<name>.c defines bench_<name>_rows and bench_<name>_row_count. */
-#define BENCH_TABLES(X) X(act) X(dropout) X(tensor)
+#define BENCH_TABLES(X) X(act) X(dropout) X(linear) X(tensor)
 
 #define X(name)                                   \
     extern const bench_row bench_##name##_rows[]; \
@@ -62,7 +77,7 @@ BENCH_TABLES(X)
 
 /* Zero everywhere is the default. */
 typedef struct bench_options {
-    const char *filter; /* part of "op pass dtype layout" */
+    const char *filter; /* part of bench_case_text */
     int64_t elements;   /* 0 = 67,108,864 on GPUs and 16,777,216 on CPUs */
     atto_dtype dtype;   /* run every row on this dtype */
     int32_t samples;    /* 0 = 25 */
@@ -76,14 +91,15 @@ typedef struct bench_case {
 } bench_case;
 
 typedef struct bench_result {
-    atto_shape shape;
-    double bytes; /* that one call must move at the least */
-    double flops; /* of one call */
+    atto_shape shape; /* of out; m, n, k where there are matrices */
+    double bytes;     /* that one call must move at the least */
+    double flops;     /* of one call */
     double median_ms;
     double min_ms;
     double gb_per_s;
-    double floor_ms; /* bytes / ceiling */
-    double fraction; /* floor / median */
+    double tflop_per_s; /* 0 where the row is elementwise */
+    double floor_ms;    /* bytes / ceiling */
+    double fraction;    /* floor / median */
     int32_t samples;
     int32_t launches;   /* calls per sample */
     bool latency;       /* one call takes less than 20 us: no statement on bandwidth */
@@ -126,6 +142,13 @@ int32_t bench_plan(const bench_options *options, bench_case *cases, int32_t capa
 
 /* Warms up, measures, compares with the ceiling (measured once per dtype). */
 atto_status bench_measure(bench *b, const bench_case *c, bench_result *out);
+
+/* Writes "op pass dtype layout", and the sizes where there are matrices: what a filter is part of. */
+void bench_case_text(const bench_case *c, char *out, size_t size);
+
+/* The sizes with which a row runs: on CPUs a quarter of those from 1024 on; then the largest one
+ * halved until no tensor has more elements than the options say. */
+bench_matrix bench_matrix_of(const bench *b, const bench_row *row);
 
 /* "dense", "pitched", "transposed". */
 const char *bench_layout_name(bench_layout layout);

@@ -121,13 +121,58 @@ static atto_status fill_input(bench *b, const atto_tensor *t, const atto_tensor 
 
 static void free_set(bench_tensors *t)
 {
-    atto_tensor_free(&t->x);
-    atto_tensor_free(&t->dy);
-    atto_tensor_free(&t->out);
+    atto_tensor *const all[] = { &t->x, &t->dy, &t->out, &t->w, &t->b, &t->z, &t->dw, &t->db };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) atto_tensor_free(all[i]);
+}
+
+static int64_t largest(const bench_matrix *s)
+{
+    const int64_t mn = s->m > s->n ? s->m : s->n;
+    return mn > s->k ? mn : s->k;
+}
+
+static int64_t most_elements(const bench_matrix *s)
+{
+    const int64_t mn = s->m * s->n, mk = s->m * s->k, nk = s->n * s->k;
+    const int64_t outer = mn > mk ? mn : mk;
+    return outer > nk ? outer : nk;
+}
+
+bench_matrix bench_matrix_of(const bench *b, const bench_row *row)
+{
+    bench_matrix s = row->matrix;
+    int64_t *const sizes[] = { &s.m, &s.n, &s.k };
+    for (int i = 0; i < 3 && b->is_cpu; i++)
+        if (*sizes[i] >= 1024) *sizes[i] /= 4;
+    while (largest(&s) > 1 && most_elements(&s) > b->options.elements) {
+        const int64_t top = largest(&s);
+        for (int i = 0; i < 3; i++)
+            if (*sizes[i] == top) *sizes[i] = top / 2;
+    }
+    return s;
+}
+
+/* Every tensor that linear may use, in the dtype of x. */
+static atto_status allocate_matrices(bench *b, const bench_case *c, bench_tensors *out)
+{
+    const bench_matrix s = bench_matrix_of(b, c->row);
+    const bool backward = strcmp(c->row->pass, "backward") == 0;
+    const atto_shape mk = atto_shape2(s.m, s.k), mn = atto_shape2(s.m, s.n);
+    const atto_shape nk = atto_shape2(s.n, s.k), n = atto_shape1(s.n);
+    const struct {
+        atto_tensor *t;
+        atto_shape shape;
+    } parts[] = { { &out->x, mk },  { &out->w, nk }, { &out->b, n },
+                  { &out->dy, mn }, { &out->z, mn }, { &out->out, backward ? mk : mn },
+                  { &out->dw, nk }, { &out->db, n } };
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        BENCH_TRY(make_tensor(b->dev, c->dtype, parts[i].shape, BENCH_DENSE, parts[i].t));
+    return ATTO_OK;
 }
 
 static atto_status allocate_set(bench *b, const bench_case *c, bench_tensors *out)
 {
+    if (c->row->matrix.m > 0) return allocate_matrices(b, c, out);
     const bench_layout layout = c->row->layout;
     const bench_layout out_layout = layout == BENCH_TRANSPOSED ? BENCH_DENSE : layout;
     const atto_shape shape = shape_of(layout, b->options.elements);
@@ -137,16 +182,29 @@ static atto_status allocate_set(bench *b, const bench_case *c, bench_tensors *ou
     return make_tensor(b->dev, out_dtype, shape, out_layout, &out->out);
 }
 
+/* first is NULL for the first set. Inputs that the row does not have are zeroed and stay so. */
+static atto_status fill_set(bench *b, const bench_tensors *t, const bench_tensors *first,
+                            bench_layout layout)
+{
+    const atto_tensor *const inputs[] = { &t->x, &t->dy, &t->w, &t->b, &t->z };
+    for (size_t i = 0; i < sizeof inputs / sizeof inputs[0]; i++) {
+        const size_t where = (size_t)((const char *)inputs[i] - (const char *)t);
+        const atto_tensor *model =
+            first ? (const atto_tensor *)(const void *)((const char *)first + where) : NULL;
+        if (inputs[i]->buffer != NULL)
+            BENCH_TRY(fill_input(b, inputs[i], model, layout, 1 + (uint64_t)i));
+    }
+    return ATTO_OK;
+}
+
 /* The next set; all of it is released on failure. */
 static atto_status make_set(bench *b, const bench_case *c)
 {
-    const bench_layout layout = c->row->layout;
-    const bench_tensors *first = b->set_count > 0 ? &b->sets[0] : NULL;
     bench_tensors t;
     memset(&t, 0, sizeof t);
     atto_status status = allocate_set(b, c, &t);
-    if (status == ATTO_OK) status = fill_input(b, &t.x, first ? &first->x : NULL, layout, 1);
-    if (status == ATTO_OK) status = fill_input(b, &t.dy, first ? &first->dy : NULL, layout, 2);
+    if (status == ATTO_OK)
+        status = fill_set(b, &t, b->set_count > 0 ? &b->sets[0] : NULL, c->row->layout);
     if (status == ATTO_OK) status = atto_device_sync(b->dev); /* memory is only now really there */
     if (status == ATTO_OK)
         b->sets[b->set_count++] = t;
@@ -166,14 +224,28 @@ int64_t bench_last_level_cache(void)
     return kib > 0 ? kib << 10 : 32 << 20;
 }
 
+/* Bytes of a set, and those of it that a call moves. */
+static int64_t set_bytes(const bench *b, const bench_case *c, int64_t *moved)
+{
+    const int64_t size = (int64_t)atto_dtype_size(c->dtype);
+    if (c->row->matrix.m == 0) {
+        const int64_t tensor = b->options.elements * size;
+        *moved = tensor * (c->row->reads + c->row->writes);
+        return 3 * tensor;
+    }
+    const bench_matrix s = bench_matrix_of(b, c->row);
+    *moved = size * (s.m * s.k + s.n * s.k + s.m * s.n); /* at the least */
+    return size * (2 * s.m * s.k + 2 * s.n * s.k + 3 * s.m * s.n);
+}
+
 /* How many sets make ten times the last-level cache (CPU) or 1 GiB (GPU), within an eighth of the
  * device's memory. */
 static int32_t sets_wanted(const bench *b, const bench_case *c)
 {
-    const int64_t tensor = b->options.elements * (int64_t)atto_dtype_size(c->dtype);
-    const int64_t moved = tensor * (c->row->reads + c->row->writes);
+    int64_t moved;
+    const int64_t bytes = set_bytes(b, c, &moved);
     const int64_t target = b->is_cpu ? 10 * bench_last_level_cache() : (int64_t)1 << 30;
-    const int64_t most = (int64_t)(b->info.memory_bytes / 8) / (3 * tensor);
+    const int64_t most = (int64_t)(b->info.memory_bytes / 8) / bytes;
     int64_t n = (target + moved - 1) / moved;
     if (b->info.memory_bytes > 0 && n > most) n = most;
     if (n > BENCH_MAX_SETS) n = BENCH_MAX_SETS;
@@ -182,6 +254,8 @@ static int32_t sets_wanted(const bench *b, const bench_case *c)
 
 static bool same_tensors(const bench_case *a, const bench_case *b)
 {
+    if (a->row != NULL && (a->row->matrix.m > 0 || b->row->matrix.m > 0))
+        return a->row == b->row && a->dtype == b->dtype;
     return a->row != NULL && a->dtype == b->dtype && a->row->layout == b->row->layout &&
            a->row->out_dtype == b->row->out_dtype;
 }

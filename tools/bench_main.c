@@ -12,9 +12,11 @@ static const char usage[] =
     "Usage: attocl bench [OPTION]...\n"
     "Measures ops on a device and compares each with the time that its bytes need at the least.\n\n"
     "  -d, --device NAME    as atto_device_open takes it (default: auto)\n"
-    "  -f, --filter TEXT    only rows whose \"op pass dtype layout\" contains TEXT\n"
+    "  -f, --filter TEXT    only rows whose line of --list contains TEXT\n"
     "  -t, --dtype DTYPE    every row on f32, f16 or bf16 instead of the usual choice\n"
-    "  -n, --size N         elements per tensor (default: 67108864 on GPUs, 16777216 on CPUs)\n"
+    "  -n, --size N         elements per tensor (default: 67108864 on GPUs, 16777216 on CPUs);\n"
+    "                       matrices have no more than that, and a shape of rows x outputs x "
+    "inputs\n"
     "  -s, --samples N      timed samples per row (default: 25)\n"
     "  -q, --quick          an eighth of the elements and 7 samples: for a look, not for figures\n"
     "  -c, --csv            comma-separated values instead of a table\n"
@@ -66,18 +68,19 @@ static const char *note(const bench_result *r)
 static void print_head(style how)
 {
     if (how == STYLE_TABLE)
-        printf("%-13s %-8s %-5s %-10s %-12s %9s %9s %8s %9s %9s\n", "op", "pass", "dtype", "layout",
-               "shape", "median ms", "min ms", "GB/s", "floor ms", "of ceiling");
+        printf("%-13s %-8s %-5s %-10s %-14s %9s %9s %8s %9s %9s %9s\n", "op", "pass", "dtype",
+               "layout", "shape", "median ms", "min ms", "GB/s", "floor ms", "of ceiling",
+               "TFLOP/s");
     if (how == STYLE_CSV)
-        puts("op,pass,dtype,layout,shape,median_ms,min_ms,gb_per_s,floor_ms,fraction,samples,"
-             "launches,note");
+        puts("op,pass,dtype,layout,shape,median_ms,min_ms,gb_per_s,floor_ms,fraction,tflop_per_s,"
+             "samples,launches,note");
 }
 
 static void print_failure(style how, const outcome *o)
 {
     const bench_row *row = o->which.row;
     const char *format =
-        how == STYLE_TABLE ? "%-13s %-8s %-5s %-10s %s\n" : "%s,%s,%s,%s,,,,,,,,,%s\n";
+        how == STYLE_TABLE ? "%-13s %-8s %-5s %-10s %s\n" : "%s,%s,%s,%s,,,,,,,,,,%s\n";
     printf(format, row->op, row->pass, atto_dtype_name(o->which.dtype),
            bench_layout_name(row->layout), atto_status_name(o->status));
 }
@@ -89,15 +92,17 @@ static void print_result(style how, const outcome *o)
     char shape[64];
     shape_text(r->shape, shape, sizeof shape);
     const char *format = how == STYLE_TABLE
-                             ? "%-13s %-8s %-5s %-10s %-12s %9.4f %9.4f %8.1f %9.4f %9.2f"
+                             ? "%-13s %-8s %-5s %-10s %-14s %9.4f %9.4f %8.1f %9.4f %9.2f"
                              : "%s,%s,%s,%s,%s,%.6g,%.6g,%.6g,%.6g,%.4g";
     printf(format, row->op, row->pass, atto_dtype_name(o->which.dtype),
            bench_layout_name(row->layout), shape, r->median_ms, r->min_ms, r->gb_per_s, r->floor_ms,
            r->fraction);
+    char speed[32] = ""; /* of the arithmetic: only where there are matrices */
+    if (r->tflop_per_s > 0) snprintf(speed, sizeof speed, "%.4g", r->tflop_per_s);
     if (how == STYLE_TABLE)
-        printf("  %s\n", note(r));
+        printf(" %9s  %s\n", speed, note(r));
     else
-        printf(",%d,%d,%s\n", (int)r->samples, (int)r->launches, note(r));
+        printf(",%s,%d,%d,%s\n", speed, (int)r->samples, (int)r->launches, note(r));
 }
 
 static void print_outcome(style how, const outcome *o)
@@ -140,6 +145,7 @@ static void json_outcome(json *j, const outcome *o)
         json_number(j, "median_ms", r->median_ms);
         json_number(j, "min_ms", r->min_ms);
         json_number(j, "gb_per_s", r->gb_per_s);
+        if (r->tflop_per_s > 0) json_number(j, "tflop_per_s", r->tflop_per_s);
         json_number(j, "floor_ms", r->floor_ms);
         json_number(j, "fraction", r->fraction);
         json_integer(j, "samples", r->samples);
@@ -191,9 +197,9 @@ static int32_t run_cases(bench *b, const bench_case *cases, int32_t n, style how
 {
     for (int32_t i = 0; i < n; i++) {
         outcome *o = &outcomes[i];
-        tool_progress("[%d/%d] %s %s %s %s", (int)i + 1, (int)n, cases[i].row->op,
-                      cases[i].row->pass, atto_dtype_name(cases[i].dtype),
-                      bench_layout_name(cases[i].row->layout));
+        char text[128];
+        bench_case_text(&cases[i], text, sizeof text);
+        tool_progress("[%d/%d] %s", (int)i + 1, (int)n, text);
         o->which = cases[i];
         o->status = bench_measure(b, &cases[i], &o->result);
         tool_progress(NULL);
@@ -223,9 +229,11 @@ static int run_open(const request *r, bench *b, const bench_case *cases, int32_t
 
 static int list_cases(const bench_case *cases, int32_t n)
 {
-    for (int32_t i = 0; i < n; i++)
-        printf("%s %s %s %s\n", cases[i].row->op, cases[i].row->pass,
-               atto_dtype_name(cases[i].dtype), bench_layout_name(cases[i].row->layout));
+    for (int32_t i = 0; i < n; i++) {
+        char text[128];
+        bench_case_text(&cases[i], text, sizeof text);
+        puts(text);
+    }
     return TOOL_OK;
 }
 
