@@ -27,8 +27,8 @@ static atto_status call_dropout(atto_device *dev, const check_op *op, bool backw
 atto_status check_call(atto_device *dev, const check_op *op, bool backward, atto_rng rng,
                        const atto_tensor *x, const atto_tensor *dy, const atto_tensor *out)
 {
-    return op->dropout_only ? call_dropout(dev, op, backward, rng, x, dy, out)
-                            : call_act(dev, op, backward, rng, x, dy, out);
+    return op->kind == CHECK_DROPOUT ? call_dropout(dev, op, backward, rng, x, dy, out)
+                                     : call_act(dev, op, backward, rng, x, dy, out);
 }
 
 static atto_status upload(atto_device *dev, atto_dtype dtype, int64_t n, const void *data,
@@ -87,16 +87,18 @@ static double tiny_of(atto_dtype dtype)
     return dtype == ATTO_F16 ? 0x1p-24 : 0x1p-126;
 }
 
-static double error_ratio(float got, float want, double tolerance)
-{
-    if (isnan(want) || isnan(got)) return isnan(want) && isnan(got) ? 0 : INFINITY;
-    if (got == want) return 0;
-    return isinf(want) || isinf(got) ? INFINITY : fabs((double)got - want) / tolerance;
-}
-
 static double finite_size(float v)
 {
     return isfinite(v) ? fabs((double)v) : 0;
+}
+
+double check_element(atto_dtype dtype, float got, float want, double tolerance)
+{
+    const double stored = epsilon_of(dtype) * finite_size(want) + tiny_of(dtype);
+    if (isnan(want) || isnan(got)) return isnan(want) && isnan(got) ? 0 : INFINITY;
+    if (got == want) return 0;
+    if (isinf(want) || isinf(got)) return INFINITY;
+    return fabs((double)got - want) / (tolerance + stored);
 }
 
 check_worst check_compare(const check_op *op, atto_dtype dtype, int64_t n, const float *x,
@@ -106,9 +108,7 @@ check_worst check_compare(const check_op *op, atto_dtype dtype, int64_t n, const
     check_worst worst = { .ratio = -1 };
     for (int64_t i = 0; i < n; i++) {
         const double term = (1 + finite_size(x[i])) * (dy != NULL ? finite_size(dy[i]) : 1);
-        const double tolerance =
-            64 * 0x1p-24 * term * scale + epsilon_of(dtype) * finite_size(want[i]) + tiny_of(dtype);
-        const double ratio = error_ratio(got[i], want[i], tolerance);
+        const double ratio = check_element(dtype, got[i], want[i], 64 * 0x1p-24 * term * scale);
         if (ratio > worst.ratio) worst = (check_worst){ ratio, i, got[i], want[i] };
     }
     return worst;

@@ -5,12 +5,19 @@
 
 #include <attocl.h>
 
-/* One op as selftest runs it: an activation, dropout, or both. */
+/* Which of the library's ops runs. */
+typedef enum check_kind {
+    CHECK_ACT,     /* atto_act_* */
+    CHECK_DROPOUT, /* atto_dropout_* */
+    CHECK_LINEAR   /* atto_linear_*, through check_linear */
+} check_kind;
+
+/* One op as selftest runs it: an activation, dropout, or both, perhaps behind a product. */
 typedef struct check_op {
     const char *name;
     atto_activation act;
     float dropout;
-    bool dropout_only; /* atto_dropout_*, not atto_act_* */
+    check_kind kind;
 } check_op;
 
 /* Forward: out = op(x). Backward: out = op'(x) * dy. */
@@ -40,5 +47,22 @@ typedef struct check_worst {
  */
 check_worst check_compare(const check_op *op, atto_dtype dtype, int64_t n, const float *x,
                           const float *dy, const float *got, const float *want);
+
+/*
+ * check_linear.c: the worst element of y and z, or of dx, dw and db, over shapes from 1 x 1 x 1 to some
+ * hundreds, dense and with gaps between rows. Sums in another order may differ by their roundings:
+ *
+ * |got - want| <= 2^-23 * (terms + 64) * (1 + sum of |terms|)
+ *                 + eps(dtype) * |want| + tiny(dtype)
+ *
+ * *where says which tensor of which shape it is.
+ */
+#define CHECK_WHERE 64
+atto_status check_linear(atto_device *dev, atto_device *reference, const check_op *op,
+                         bool backward, atto_rng rng, atto_dtype dtype, check_worst *out,
+                         char where[CHECK_WHERE]);
+
+/* check.c: error / tolerance of one element, where tolerance is that of the arithmetic. */
+double check_element(atto_dtype dtype, float got, float want, double tolerance);
 
 #endif

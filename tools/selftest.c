@@ -60,11 +60,13 @@ enum { CASES = sizeof cases / sizeof cases[0], MAX_ELEMENTS = 65537, DTYPES = AT
 /* clang-format off */
 static const check_op ops[] = {
 #define X(NAME, name, parameters, a, b, default_a, default_b, rule)                                \
-    { #name, { ATTO_ACT_##NAME, default_a, default_b }, 0.0f, false },
+    { #name, { ATTO_ACT_##NAME, default_a, default_b }, 0.0f, CHECK_ACT },
     ATTO_ACTIVATION_TABLE(X)
 #undef X
-    { "gelu+dropout", { ATTO_ACT_GELU,     0.0f, 0.0f }, 0.5f, false },
-    { "dropout",      { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.3f, true },
+    { "gelu+dropout", { ATTO_ACT_GELU,     0.0f, 0.0f }, 0.5f, CHECK_ACT },
+    { "dropout",      { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.3f, CHECK_DROPOUT },
+    { "linear",       { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_LINEAR },
+    { "linear+gelu",  { ATTO_ACT_GELU,     0.0f, 0.0f }, 0.5f, CHECK_LINEAR },
 };
 /* clang-format on */
 
@@ -197,10 +199,27 @@ static void explain(const check_op *op, bool backward, atto_dtype dtype, const t
            c->cols, w->index, (double)w->got, (double)w->want);
 }
 
+/* The same for linear, which has shapes of its own. */
+static double run_linear(selftest *s, const check_op *op, bool backward, atto_dtype dtype)
+{
+    check_worst w = { .ratio = INFINITY };
+    char where[CHECK_WHERE];
+    const atto_status status =
+        check_linear(s->dev, s->reference, op, backward, rng, dtype, &w, where);
+    if (status != ATTO_OK)
+        tool_fail(op->name, status);
+    else if (w.ratio > 1)
+        printf("  %s %s %s, %s: element %" PRId64 " is %.9g, expected %.9g\n", op->name,
+               backward ? "backward" : "forward", atto_dtype_name(dtype), where, w.index,
+               (double)w.got, (double)w.want);
+    return w.ratio;
+}
+
 /* Worst ratio over the cases; a call that fails counts as infinite. */
 static double run_cell(selftest *s, const check_op *op, bool backward, atto_dtype dtype)
 {
     double ratio = 0;
+    if (op->kind == CHECK_LINEAR) return run_linear(s, op, backward, dtype);
     for (int i = 0; i < CASES; i++) {
         check_worst worst = { .ratio = INFINITY };
         if (!wanted(s, op, &cases[i])) continue;
