@@ -24,6 +24,9 @@ typedef enum bench_layout {
     BENCH_LAYOUT_COUNT
 } bench_layout;
 
+/* Small tensors that a row's prepare may add. */
+#define BENCH_EXTRAS 6
+
 /* The sizes of a row of matrices; zeroed where the row is elementwise. */
 typedef struct bench_matrix {
     int64_t m, n, k; /* rows, features out, features in */
@@ -42,6 +45,7 @@ typedef struct bench_tensors {
     atto_tensor z;  /* [m, n], an input of backward */
     atto_tensor dw; /* [n, k] */
     atto_tensor db; /* [n] */
+    atto_tensor extra[BENCH_EXTRAS];
 } bench_tensors;
 
 #define BENCH_DTYPE(dtype) (1u << (dtype))
@@ -53,6 +57,9 @@ typedef struct bench_row {
     const char *op;
     const char *pass; /* "forward", "backward", or "-" */
     atto_status (*call)(atto_device *dev, const struct bench_row *row, const bench_tensors *t);
+    /* NULL, or makes t->extra (released with the set) for a set whose other tensors are there. */
+    atto_status (*prepare)(atto_device *dev, const struct bench_row *row, bench_tensors *t);
+    int64_t rows, cols; /* shape of the tensors; 0 = as the options and the layout say */
     atto_activation act;
     float dropout;
     bench_layout layout;
@@ -67,7 +74,7 @@ typedef struct bench_row {
 } bench_row;
 
 /* X(name): bench_<name>.c defines bench_<name>_rows and bench_<name>_row_count. */
-#define BENCH_TABLES(X) X(act) X(dropout) X(linear) X(tensor)
+#define BENCH_TABLES(X) X(act) X(dropout) X(linear) X(cross_entropy) X(tensor)
 
 #define X(name)                                   \
     extern const bench_row bench_##name##_rows[]; \

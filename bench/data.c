@@ -74,9 +74,12 @@ atto_status bench_fill_normal(atto_device *dev, const atto_tensor *flat, uint64_
     return status == ATTO_OK ? repeat_front(flat, count) : status;
 }
 
-/* The logical shape of n elements in a layout; n is rounded down to whole rows. */
-static atto_shape shape_of(bench_layout layout, int64_t n)
+/* The logical shape of a row's tensors: its own, or n elements in its layout; n is rounded down to
+ * whole rows. */
+static atto_shape shape_of(const bench_row *row, int64_t n)
 {
+    const bench_layout layout = row->layout;
+    if (row->rows > 0) return atto_shape2(row->rows, row->cols);
     if (layout == BENCH_DENSE) return atto_shape1(n);
     return n < COLS ? atto_shape2(1, n) : atto_shape2(n / COLS, COLS);
 }
@@ -123,6 +126,7 @@ static void free_set(bench_tensors *t)
 {
     atto_tensor *const all[] = { &t->x, &t->dy, &t->out, &t->w, &t->b, &t->z, &t->dw, &t->db };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) atto_tensor_free(all[i]);
+    for (int32_t i = 0; i < BENCH_EXTRAS; i++) atto_tensor_free(&t->extra[i]);
 }
 
 static int64_t largest(const bench_matrix *s)
@@ -175,7 +179,7 @@ static atto_status allocate_set(bench *b, const bench_case *c, bench_tensors *ou
     if (c->row->matrix.m > 0) return allocate_matrices(b, c, out);
     const bench_layout layout = c->row->layout;
     const bench_layout out_layout = layout == BENCH_TRANSPOSED ? BENCH_DENSE : layout;
-    const atto_shape shape = shape_of(layout, b->options.elements);
+    const atto_shape shape = shape_of(c->row, b->options.elements);
     const atto_dtype out_dtype = c->row->out_dtype ? c->row->out_dtype : c->dtype;
     BENCH_TRY(make_tensor(b->dev, c->dtype, shape, layout, &out->x));
     BENCH_TRY(make_tensor(b->dev, c->dtype, shape, layout, &out->dy));
@@ -205,6 +209,7 @@ static atto_status make_set(bench *b, const bench_case *c)
     atto_status status = allocate_set(b, c, &t);
     if (status == ATTO_OK)
         status = fill_set(b, &t, b->set_count > 0 ? &b->sets[0] : NULL, c->row->layout);
+    if (status == ATTO_OK && c->row->prepare) status = c->row->prepare(b->dev, c->row, &t);
     if (status == ATTO_OK) status = atto_device_sync(b->dev); /* memory is only now really there */
     if (status == ATTO_OK)
         b->sets[b->set_count++] = t;
@@ -229,7 +234,7 @@ static int64_t set_bytes(const bench *b, const bench_case *c, int64_t *moved)
 {
     const int64_t size = (int64_t)atto_dtype_size(c->dtype);
     if (c->row->matrix.m == 0) {
-        const int64_t tensor = b->options.elements * size;
+        const int64_t tensor = numel(shape_of(c->row, b->options.elements)) * size;
         *moved = tensor * (c->row->reads + c->row->writes);
         return 3 * tensor;
     }
@@ -257,7 +262,8 @@ static bool same_tensors(const bench_case *a, const bench_case *b)
     if (a->row != NULL && (a->row->matrix.m > 0 || b->row->matrix.m > 0))
         return a->row == b->row && a->dtype == b->dtype;
     return a->row != NULL && a->dtype == b->dtype && a->row->layout == b->row->layout &&
-           a->row->out_dtype == b->row->out_dtype;
+           a->row->out_dtype == b->row->out_dtype && a->row->rows == b->row->rows &&
+           a->row->cols == b->row->cols && a->row->prepare == b->row->prepare;
 }
 
 atto_status bench_make_sets(bench *b, const bench_case *c)

@@ -38,7 +38,7 @@ ATTO_OP_TABLE(X)
 
 /* Whether a call draws random numbers: what the table's column random becomes. */
 #define DRAWS_DROPS_BY(field) (((const args *)given)->field > 0.0f)
-#define DRAWS_FIXED           (given == NULL) /* never */
+#define DRAWS_FIXED           (sizeof(args) == 0 && given) /* never */
 
 #define X(op, OP, shape_rule, autocast, in_place, random, data_errors) \
     static bool draws_##op(const void *given)                          \
@@ -207,9 +207,11 @@ static atto_status merge_rows(call *c)
 
 static atto_status make_dense(call *c)
 {
-    for (int32_t i = 0; i < c->operands.count; i++)
-        if (!atto__view_dense(c->operands.list[i].given))
+    for (int32_t i = 0; i < c->operands.count; i++) {
+        const atto_tensor *given = c->operands.list[i].given;
+        if (atto_tensor_numel(given) > 0 && !atto__view_dense(given))
             ATTO_TRY(atto__operand_pack(&c->operands, &c->operands.list[i]));
+    }
     return ATTO_OK;
 }
 

@@ -130,6 +130,23 @@ void atto__fill_variant(atto_dtype to, atto__form form, bool wide, atto__variant
     put_walk(&t, form, form == ATTO_FORM_ELEMENTS ? 1 : atto__vector_elements(to), wide);
 }
 
+/* Vectors in flight a work-item: one where a position has few classes. */
+#define MANY_CLASSES_ITEMS 4
+
+void atto__cross_entropy_variant(const atto__cross_entropy_knobs *k, atto__variant *out)
+{
+    static const char *const lanes[ATTO_LANES_COUNT] = { "1", "32", "ATTO_WG" };
+    const bool soft = k->target != ATTO_I32 && k->target != ATTO_I64;
+    text t = begin(out, "cross_entropy.cl", k->kernel, "");
+    put_value(&t, "DTYPE", atto_dtype_name(k->dtype));
+    put_value(&t, "TARGET", atto_dtype_name(k->target));
+    put_knob(&t, "SOFT", soft);
+    put_knob(&t, "SPREAD", soft || k->spread);
+    put_value(&t, "LANES", lanes[k->lanes]);
+    put_knob(&t, "ITEMS", k->lanes == ATTO_LANES_ONE ? 1 : MANY_CLASSES_ITEMS);
+    put_knob(&t, "INDEX", k->wide ? 64 : 32);
+}
+
 void atto__probe_variant(atto__variant *out)
 {
     begin(out, "probe.cl", "atto_probe", "");
@@ -207,6 +224,40 @@ static bool make_fill(const int32_t *v, atto__variant *out)
     return true;
 }
 
+/* Axes: kernel, dtype, target (i32, i64, f32, like x), lanes, spread, index. */
+static bool make_cross_entropy(const int32_t *v, atto__variant *out)
+{
+    static const char *const kernels[] = { "atto_cross_entropy_forward",
+                                           "atto_cross_entropy_backward" };
+    const atto_dtype targets[] = { ATTO_I32, ATTO_I64, ATTO_F32, float_dtypes[v[1]] };
+    const atto__cross_entropy_knobs knobs = {
+        .kernel = kernels[v[0]],
+        .dtype = float_dtypes[v[1]],
+        .target = targets[v[2]],
+        .lanes = (atto__lanes)v[3],
+        .spread = v[4] == 1,
+        .wide = v[5] == 1,
+    };
+    const bool soft = v[2] >= 2, twice = v[2] == 3 && v[1] == 0;
+    if (twice || (soft && !knobs.spread)) return false;
+    if (out) atto__cross_entropy_variant(&knobs, out);
+    return true;
+}
+
+/* Axes: kernel, target. What stands in f32 and knows no more. */
+static bool make_cross_entropy_sums(const int32_t *v, atto__variant *out)
+{
+    const atto__cross_entropy_knobs knobs = {
+        .kernel = v[0] == 0 ? "atto_cross_entropy_share" : "atto_cross_entropy_sum",
+        .dtype = ATTO_F32,
+        .target = v[1] == 0 ? ATTO_I32 : ATTO_I64,
+        .lanes = ATTO_LANES_GROUP,
+    };
+    if (v[0] == 1 && v[1] == 0) return false;
+    if (out) atto__cross_entropy_variant(&knobs, out);
+    return true;
+}
+
 static bool make_probe(const int32_t *v, atto__variant *out)
 {
     (void)v;
@@ -219,6 +270,8 @@ static const plan plans[] = {
     { "dropout", 5, { 2, ATTO_FORM_COUNT, 3, ATTO_DROPOUT_COUNT, 2 }, make_dropout },
     { "tensor", 4, { 5, 5, ATTO_FORM_COUNT, 2 }, make_copy },
     { "tensor", 3, { 3, ATTO_FORM_COUNT, 2 }, make_fill },
+    { "cross_entropy", 6, { 2, 3, 4, ATTO_LANES_COUNT, 2, 2 }, make_cross_entropy },
+    { "cross_entropy", 2, { 2, 2 }, make_cross_entropy_sums },
     { "probe", 1, { 1 }, make_probe },
 };
 

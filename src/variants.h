@@ -60,6 +60,24 @@ void atto__copy_variant(atto_dtype from, atto_dtype to, atto__form form, bool wi
                         atto__variant *out);
 void atto__fill_variant(atto_dtype to, atto__form form, bool wide, atto__variant *out);
 
+/* cross_entropy.cl. */
+typedef enum atto__lanes {
+    ATTO_LANES_ONE,   /* one work-item a position */
+    ATTO_LANES_WARP,  /* 32 */
+    ATTO_LANES_GROUP, /* a work-group */
+    ATTO_LANES_COUNT
+} atto__lanes;
+
+typedef struct atto__cross_entropy_knobs {
+    const char *kernel; /* "atto_cross_entropy_forward" */
+    atto_dtype dtype, target;
+    atto__lanes lanes;
+    bool spread; /* every class has a share of the target; always so with probabilities */
+    bool wide;
+} atto__cross_entropy_knobs;
+
+void atto__cross_entropy_variant(const atto__cross_entropy_knobs *knobs, atto__variant *out);
+
 /* probe.cl. */
 void atto__probe_variant(atto__variant *out);
 

@@ -549,6 +549,120 @@ void oracle_linear_db(const oracle_linear *l, const oracle_sum *dz, oracle_sum *
     }
 }
 
+/* Cross-entropy. */
+
+/* One position: log softmax, and the target with weights and smoothing. */
+typedef struct ce_position {
+    int64_t first; /* element of x of its first class */
+    bool counts, wrong;
+    double top, log_sum; /* log p = (x - top) - log_sum */
+    double sum, size;    /* of the target and of its magnitudes */
+} ce_position;
+
+static double ce_weight(const oracle_ce *c, int64_t class)
+{
+    return c->weight ? c->weight[class] : 1.0;
+}
+
+static double ce_target(const oracle_ce *c, const ce_position *p, int64_t position, int64_t class)
+{
+    const double hard = c->labels ? (double)(c->labels[position] == (double)class)
+                                  : c->shares[p->first + class * c->step];
+    return ce_weight(c, class) * ((1.0 - c->smoothing) * hard + c->smoothing / (double)c->classes);
+}
+
+static ce_position ce_locate(const oracle_ce *c, int64_t position)
+{
+    ce_position p = { position / c->step * c->classes * c->step + position % c->step,
+                      true,
+                      false,
+                      -INFINITY,
+                      0.0,
+                      0.0,
+                      0.0 };
+    double sum = 0.0;
+    for (int64_t k = 0; k < c->classes; k++) {
+        const double x = c->x[p.first + k * c->step];
+        if (x > p.top || isnan(x)) p.top = x;
+        if (isnan(x)) break;
+    }
+    for (int64_t k = 0; k < c->classes; k++) sum += exp(c->x[p.first + k * c->step] - p.top);
+    p.log_sum = log(sum);
+    if (!c->labels) return p;
+    const double label = c->labels[position];
+    const bool ignored = c->has_ignore && label == (double)c->ignore;
+    p.wrong = !ignored && !(label >= 0.0 && label < (double)c->classes);
+    p.counts = !ignored && !p.wrong;
+    return p;
+}
+
+static void ce_forward(const oracle_ce *c, ce_position *p, int64_t position, oracle_ce_answer *out)
+{
+    double loss = 0.0, terms = 0.0;
+    for (int64_t k = 0; p->counts && k < c->classes; k++) {
+        const double q = ce_target(c, p, position, k);
+        p->sum += q;
+        p->size += fabs(q);
+        const bool absent = c->labels && c->smoothing == 0.0 && c->labels[position] != (double)k;
+        if (absent) continue; /* not a term 0 * infinity */
+        const double down = c->x[p->first + k * c->step] - p->top;
+        loss -= q * (down - p->log_sum);
+        terms += fabs(q) * (fabs(down) + fabs(p->log_sum) + 1.0);
+    }
+    out->each[position] = p->wrong ? NAN : loss;
+    out->each_terms[position] = isfinite(terms) ? terms : 0.0;
+    out->lse[position] = p->top + p->log_sum;
+    out->lse_terms[position] = fabs(p->top) + fabs(p->log_sum) + 1.0;
+    const double share = !p->counts  ? 0.0
+                         : c->labels ? ce_weight(c, (int64_t)c->labels[position])
+                                     : 1.0;
+    out->total += share;
+    out->total_terms += fabs(share);
+    out->loss += out->each[position];
+    out->loss_terms += out->each_terms[position];
+}
+
+static void ce_backward(const oracle_ce *c, const ce_position *p, int64_t position,
+                        oracle_ce_answer *out)
+{
+    const bool none = c->reduction == ATTO_REDUCTION_NONE;
+    const double divisor = c->reduction == ATTO_REDUCTION_MEAN ? out->total : 1.0;
+    const double g = c->dloss[none ? position : 0] / divisor;
+    const double extra = c->from_lse ? fabs(p->top + p->log_sum) : 0.0;
+    for (int64_t k = 0; k < c->classes; k++) {
+        const int64_t at = p->first + k * c->step;
+        const double log_p = (c->x[at] - p->top) - p->log_sum, share = exp(log_p);
+        const double q = p->counts ? ce_target(c, p, position, k) : 0.0;
+        const double far = fabs(c->x[at] - p->top) + fabs(p->log_sum) + extra + 1.0;
+        out->dx[at] = p->counts ? g * (share * p->sum - q) : 0.0;
+        out->dx_terms[at] = p->counts ? fabs(g) * (decay(share, far) * p->size + fabs(q)) : 0.0;
+        const double slope = g * (1.0 - c->smoothing) * ce_weight(c, k);
+        out->dshares[at] = c->labels ? 0.0 : -slope * log_p;
+        out->dshares_terms[at] = fabs(slope) * far;
+    }
+}
+
+void oracle_cross_entropy(const oracle_ce *c, oracle_ce_answer *out)
+{
+    const int64_t positions = c->outer * c->step;
+    out->loss = out->loss_terms = out->total = out->total_terms = 0.0;
+    for (int64_t i = 0; i < positions; i++) {
+        ce_position p = ce_locate(c, i);
+        ce_forward(c, &p, i, out);
+    }
+    for (int64_t i = 0; c->dloss && i < positions; i++) {
+        ce_position p = ce_locate(c, i);
+        for (int64_t k = 0; p.counts && k < c->classes; k++) {
+            p.sum += ce_target(c, &p, i, k);
+            p.size += fabs(ce_target(c, &p, i, k));
+        }
+        ce_backward(c, &p, i, out);
+    }
+    if (c->reduction != ATTO_REDUCTION_MEAN) return;
+    out->loss_terms *= (1.0 + out->total_terms / fabs(out->total)) / fabs(out->total);
+    out->loss /= out->total;
+}
+
 /* Dropout. */
 
 void oracle_philox(const uint32_t counter[4], uint64_t key, uint32_t out[4])

@@ -71,6 +71,32 @@ oracle_sum oracle_linear_dz(const oracle_linear *l, int64_t i, int64_t j);
 void oracle_linear_dx(const oracle_linear *l, const oracle_sum *dz, oracle_sum *dx);
 void oracle_linear_dw(const oracle_linear *l, const oracle_sum *dz, oracle_sum *dw);
 void oracle_linear_db(const oracle_linear *l, const oracle_sum *dz, oracle_sum *db);
+/* Cross-entropy of x [outer, classes, step], position p = outer index * step + inner index. */
+typedef struct oracle_ce {
+    int64_t outer, classes, step;
+    const double *x;
+    const double *labels; /* one a position, whole numbers; or NULL: */
+    const double *shares; /* probabilities, like x */
+    const double *weight; /* [classes] or NULL */
+    atto_reduction reduction;
+    bool has_ignore;
+    int64_t ignore;
+    double smoothing;
+    const double *dloss; /* one, or with ATTO_REDUCTION_NONE one a position */
+    bool from_lse;       /* the gradient of an f32 evaluation starts from the saved lse */
+} oracle_ce;
+
+/* Results, and the size of the terms behind each (see atto_tol). Arrays are the caller's. */
+typedef struct oracle_ce_answer {
+    double *each, *each_terms; /* positions; what ATTO_REDUCTION_NONE gives */
+    double *lse, *lse_terms;   /* positions */
+    double loss, loss_terms;   /* the mean or the sum */
+    double total, total_terms;
+    double *dx, *dx_terms; /* like x */
+    double *dshares, *dshares_terms;
+} oracle_ce_answer;
+
+void oracle_cross_entropy(const oracle_ce *c, oracle_ce_answer *out);
 
 /* Philox4x32-10 with a 128-bit counter and a 64-bit key. */
 void oracle_philox(const uint32_t counter[4], uint64_t key, uint32_t out[4]);

@@ -20,6 +20,10 @@ static const struct {
      * one more with a bias; backward the number of dz that meet in an element, and one more for the
      * old value that add_ keeps. What act and act' are off by comes on top, see test_linear.c. */
     { "linear", 1, 1 },
+    /* Beside the summands, which the caller counts: exp 6 and its argument 1, log 6, differences 2,
+     * keep and spread 3, products 2; grad: exp 6 and its argument 2, log 6, division 5, target 4,
+     * products and difference 3. */
+    { "cross_entropy", 20, 26 },
 };
 
 /* "gelu" or "gelu_grad": k of that op; activations have theirs in the oracle's rows. */

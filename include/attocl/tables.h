@@ -85,7 +85,8 @@
 #define ATTO_OP_TABLE(X)                                                      \
     X(act,     ACT,     ELEMENTWISE, FLOW, IN_PLACE, DROPS_BY(dropout), NONE) \
     X(dropout, DROPOUT, ELEMENTWISE, FLOW, IN_PLACE, DROPS_BY(p),       NONE) \
-    X(linear,  LINEAR,  ROWS,        LOW,  DISTINCT, DROPS_BY(dropout), NONE)
+    X(linear,  LINEAR,  ROWS,        LOW,  DISTINCT, DROPS_BY(dropout), NONE) \
+    X(cross_entropy, CROSS_ENTROPY, DENSE, F32, DISTINCT, FIXED, DATA_ERRORS)
 
 /* F(field, role), beside each args struct as ATTO_<OP>_FIELDS. Roles:
  *   IN          read by forward and again by backward      must be given to both
@@ -103,6 +104,9 @@
 #define ATTO_LINEAR_FIELDS(F)                                                                  \
     F(x, IN_NEEDED) F(w, IN_NEEDED) F(b, IN_FWD_OPT) F(residual, IN_FWD_OPT) F(y, OUT)         \
     F(z, SAVED_OPT) F(dy, DIN) F(dx, DOUT) F(dw, DOUT) F(db, DOUT)
+#define ATTO_CROSS_ENTROPY_FIELDS(F)                                                           \
+    F(x, IN) F(target, IN) F(weight, IN_OPT) F(loss, OUT) F(lse, SAVED_OPT)                    \
+    F(total, SAVED_OPT) F(dloss, DIN) F(dx, DOUT) F(dtarget, DOUT)
 /* clang-format on */
 
 #endif

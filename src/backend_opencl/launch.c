@@ -19,6 +19,12 @@ void atto__arg_tensor(atto__args *args, const atto_tensor *t)
     atto__arg_ulong(args, (uint64_t)t->offset);
 }
 
+void atto__arg_error_word(atto__args *args, const atto_device *dev)
+{
+    next_arg(args, sizeof(cl_mem))->value.memory = dev->error_word->memory;
+    atto__arg_ulong(args, 0);
+}
+
 void atto__arg_uint(atto__args *args, uint32_t value)
 {
     next_arg(args, sizeof(cl_uint))->value.u32 = value;

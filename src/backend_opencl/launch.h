@@ -30,6 +30,8 @@ typedef struct atto__args {
 
 /* A tensor is two arguments: buffer (NULL if it has none) and ulong element offset. */
 void atto__arg_tensor(atto__args *args, const atto_tensor *t);
+/* The device's error word, as such a tensor of one uint. */
+void atto__arg_error_word(atto__args *args, const atto_device *dev);
 void atto__arg_uint(atto__args *args, uint32_t value);
 void atto__arg_ulong(atto__args *args, uint64_t value);
 void atto__arg_float(atto__args *args, float value);

@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: MIT */
+/* cross_entropy.cl - cross-entropy of logits against labels or probabilities.
+ *
+ *   forward    each = - sum over c of q[c] ((x[c] - top) - log_sum)
+ *              top = max x, log_sum = log(sum of e^(x[c] - top))
+ *   backward   dx[c] = g (p[c] Q - q[c]),  p = softmax x,  Q = sum of q
+ *              dtarget[c] = - g keep weight[c] log p[c]
+ *
+ * q[c] = weight[c] (keep t[c] + spread); t is 1 at the label, or a probability. x is [outer, cols,
+ * step] without gaps, class c of position p at (p / step * cols + c) * step + p % step. ATTO_LANES
+ * work-items have one position: lane l takes the vectors of classes l, l + ATTO_LANES, ..., ATTO_ITEMS
+ * of them at a time. Where step is not 1, one work-item has a position and neighbours read neighbours.
+ *
+ *   -D           default  meaning
+ *   ATTO_TARGET  i64      dtype of the target: i32 or i64 are labels; f32, f16, bf16 probabilities
+ *   ATTO_SOFT    0        1: probabilities
+ *   ATTO_SPREAD  0        1: every class has a share of the target, which is a sum of its own
+ *   and ATTO_DTYPE, ATTO_INDEX, ATTO_WG, ATTO_ITEMS of atto_kernel.h, ATTO_LANES of atto_reduce.h
+ */
+#include "atto_kernel.h"
+#include "atto_reduce.h"
+
+#ifndef ATTO_TARGET
+#define ATTO_TARGET i64
+#endif
+#ifndef ATTO_SOFT
+#define ATTO_SOFT 0
+#endif
+#ifndef ATTO_SPREAD
+#define ATTO_SPREAD 0
+#endif
+
+typedef int atto_i32;
+typedef long atto_i64;
+typedef ATTO_PASTE(atto_, ATTO_TARGET) target_t;
+
+/* Classes of one step of a work-item, how far apart its vectors lie, and its steps. */
+#define CHUNK (ATTO_VEC * ATTO_ITEMS)
+#define APART (ATTO_VEC * ATTO_LANES)
+#define LEAP  (CHUNK * ATTO_LANES)
+
+/* ---- chunks: vector j of the chunk at class `first` begins at first + j * APART ---- */
+
+/* A position's classes in a tensor that is shaped like x. whole: they lie side by side, and the first
+ * at 16 bytes. */
+typedef struct row_shape {
+    atto_index cols, step;
+    uint whole;
+} row_shape;
+
+/* Classes behind the last are `fill`. */
+ATTO_UNROLLED void load_chunk(__global const ATTO_T *row, row_shape s, atto_index first, float fill,
+                              float *v)
+{
+    uint4 raw[ATTO_ITEMS];
+#pragma unroll
+    for (uint j = 0; j < ATTO_ITEMS; j++) {
+        const atto_index c = first + j * APART;
+        if (s.whole && c + ATTO_VEC <= s.cols) raw[j] = atto_fetch(row, c / ATTO_VEC);
+    }
+#pragma unroll
+    for (uint j = 0; j < ATTO_ITEMS; j++) {
+        const atto_index c = first + j * APART;
+        if (s.whole && c + ATTO_VEC <= s.cols) {
+            atto_unpack(raw[j], v + j * ATTO_VEC);
+        } else {
+#pragma unroll
+            for (uint k = 0; k < ATTO_VEC; k++)
+                v[j * ATTO_VEC + k] = c + k < s.cols ? atto_load(row, (c + k) * s.step) : fill;
+        }
+    }
+}
+
+ATTO_UNROLLED void store_chunk(__global ATTO_T *row, row_shape s, atto_index first, const float *v)
+{
+#pragma unroll
+    for (uint j = 0; j < ATTO_ITEMS; j++) {
+        const atto_index c = first + j * APART;
+        if (s.whole && c + ATTO_VEC <= s.cols) {
+            atto_put(row, c / ATTO_VEC, atto_pack(v + j * ATTO_VEC));
+        } else {
+#pragma unroll
+            for (uint k = 0; k < ATTO_VEC; k++)
+                if (c + k < s.cols) atto_store(row, (c + k) * s.step, v[j * ATTO_VEC + k]);
+        }
+    }
+}
+
+/* Class of element i of a chunk. */
+#define CLASS_OF(first, i) ((first) + (i) / ATTO_VEC * APART + (i) % ATTO_VEC)
+
+/* ---- a position ---- */
+
+/* In one pass: the sum is scaled down when a chunk has a larger maximum. It starts at a finite number,
+ * since -inf - -inf is NaN. All lanes get the row's maximum and log of the sum. */
+ATTO_UNROLLED float2 normalise(__global const ATTO_T *x, row_shape s, __local float *scratch)
+{
+    float top = -FLT_MAX, sum = 0.0f;
+    for (atto_index c = ATTO_LANE() * ATTO_VEC; c < s.cols; c += LEAP) {
+        float v[CHUNK];
+        load_chunk(x, s, c, -INFINITY, v);
+        float larger = top, part = 0.0f;
+#pragma unroll
+        for (uint i = 0; i < CHUNK; i++) larger = attop_max(larger, v[i]);
+#pragma unroll
+        for (uint i = 0; i < CHUNK; i++) part += attop_exp_neg(v[i] - larger);
+        sum = sum * attop_exp_neg(top - larger) + part;
+        top = larger;
+    }
+    const float row_top = atto_row_max(top, scratch);
+    const float row_sum = atto_row_sum(sum * attop_exp_neg(top - row_top), scratch);
+    return (float2)(row_top, attop_log(row_sum));
+}
+
+/* What the target is, beside the pointers. */
+typedef struct rule {
+    float keep, spread;
+    uint has_ignored;
+    long ignored;
+} rule;
+
+/* What it says about a position. */
+typedef struct verdict {
+    uint counts; /* not ignored, and a class */
+    uint wrong;  /* no class */
+    long label;
+    float weight; /* of the label; 1 for probabilities */
+} verdict;
+
+static inline verdict judge(__global const target_t *target, __global const float *weight,
+                            size_t position, atto_index cols, rule r)
+{
+    verdict v = { 1, 0, -1, 1.0f };
+#if !ATTO_SOFT
+    v.label = target[position];
+    const uint ignored = r.has_ignored && v.label == r.ignored;
+    const uint is_class = v.label >= 0 && (ulong)v.label < (ulong)cols;
+    v.counts = !ignored && is_class;
+    v.wrong = !ignored && !is_class;
+    v.weight = !v.counts ? 0.0f : weight ? weight[v.label] : 1.0f;
+#endif
+    return v;
+}
+
+/* q[c]; target at the position's first class. */
+static inline float target_of(__global const target_t *target, __global const float *weight,
+                              atto_index c, row_shape s, verdict v, rule r)
+{
+#if ATTO_SOFT
+    const float t = ATTO_PASTE(atto_widen_, ATTO_TARGET)(target[c * s.step]);
+    const float q = r.keep * t + r.spread;
+#else
+    const float q = (ulong)c == (ulong)v.label ? r.keep + r.spread : r.spread;
+#endif
+    return weight ? q * weight[c] : q;
+}
+
+#define BIT_OF_LABELS 1u /* of the error word */
+
+#define POSITION_PARAMETERS                                                                \
+    const ulong positions, const atto_index cols, const atto_index step, const float keep, \
+        const float spread, const uint has_ignored, const long ignored
+
+/* First class of a position. */
+static inline size_t first_class(size_t position, atto_index cols, atto_index step)
+{
+    return step == 1 ? position * cols : position / step * cols * step + position % step;
+}
+
+#define WHOLE(at, step) ((step) == 1 && (at) % ATTO_VEC == 0)
+
+/* Work-items of positions behind the last take part in barriers only: they have no classes. */
+#define LOCATE_POSITION                                                                         \
+    const size_t position = get_group_id(0) * (size_t)ATTO_ROWS + get_local_id(0) / ATTO_LANES; \
+    const uint inside = position < positions;                                                   \
+    const size_t at = first_class(inside ? position : 0, cols, step);                           \
+    const rule r = { keep, spread, has_ignored, ignored };                                      \
+    const row_shape s = { inside ? cols : 0, step, WHOLE(x_at + at, step) };                    \
+    x += x_at + at
+
+#if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_cross_entropy_forward)
+ATTO_KERNEL void atto_cross_entropy_forward(__global const ATTO_T *x, const ulong x_at,
+                                            __global const target_t *target, const ulong target_at,
+                                            __global const float *weight, const ulong weight_at,
+                                            __global float *each, const ulong each_at,
+                                            __global float *share, const ulong share_at,
+                                            __global float *lse, const ulong lse_at,
+                                            volatile __global uint *errors, const ulong errors_at,
+                                            POSITION_PARAMETERS)
+{
+    __local float scratch[ATTO_WG];
+    LOCATE_POSITION;
+    target += target_at;
+    if (weight) weight += weight_at;
+
+    const float2 norm = normalise(x, s, scratch);
+    const verdict v = judge(target, weight, inside ? position : 0, cols, r);
+    float loss;
+#if ATTO_SPREAD
+#if ATTO_SOFT
+    target += at;
+#endif
+    float part = 0.0f;
+    for (atto_index c = ATTO_LANE() * ATTO_VEC; c < s.cols; c += LEAP) {
+        float logit[CHUNK];
+        load_chunk(x, s, c, 0.0f, logit);
+#pragma unroll
+        for (uint i = 0; i < CHUNK; i++)
+            if (CLASS_OF(c, i) < s.cols)
+                part += target_of(target, weight, CLASS_OF(c, i), s, v, r) *
+                        ((logit[i] - norm.x) - norm.y);
+    }
+    loss = -atto_row_sum(part, scratch);
+#endif
+    if (!inside || ATTO_LANE() != 0) return; /* no barrier follows */
+#if !ATTO_SPREAD
+    const size_t label = v.counts ? (size_t)v.label : 0;
+    loss = -(((atto_load(x, label * step) - norm.x) - norm.y) * v.weight);
+#endif
+    each[each_at + position] = v.counts ? loss : v.wrong ? NAN : 0.0f;
+    if (share) share[share_at + position] = v.weight;
+    if (lse) lse[lse_at + position] = norm.x + norm.y;
+    if (v.wrong) atomic_or(errors + errors_at, BIT_OF_LABELS);
+}
+#endif
+
+#if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_cross_entropy_backward)
+/* dloss is one number, or one a position (each); total is NULL where the divisor is a number. */
+ATTO_KERNEL void atto_cross_entropy_backward(
+    __global const ATTO_T *x, const ulong x_at, __global const target_t *target,
+    const ulong target_at, __global const float *weight, const ulong weight_at,
+    __global const float *dloss, const ulong dloss_at, __global const float *lse,
+    const ulong lse_at, __global const float *total, const ulong total_at, __global ATTO_T *dx,
+    const ulong dx_at, __global target_t *dtarget, const ulong dtarget_at,
+    volatile __global uint *errors, const ulong errors_at, POSITION_PARAMETERS, const uint each,
+    const float divisor, const uint add_dx, const uint add_dtarget)
+{
+    __local float scratch[ATTO_WG];
+    LOCATE_POSITION;
+    target += target_at;
+    if (weight) weight += weight_at;
+    const size_t here = inside ? position : 0;
+    const verdict v = judge(target, weight, here, cols, r);
+#if ATTO_SOFT
+    target += at;
+#endif
+    const float g = dloss[dloss_at + (each ? here : 0)] / (total ? total[total_at] : divisor);
+    const float2 norm =
+        lse ? (float2)(lse[lse_at + here], 0.0f) : normalise(x, s, scratch); /* uniform */
+
+    float sum = v.weight;
+#if ATTO_SPREAD
+    sum = 0.0f;
+    for (atto_index c = ATTO_LANE() * ATTO_VEC; c < s.cols; c += LEAP) {
+#pragma unroll
+        for (uint i = 0; i < CHUNK; i++)
+            if (CLASS_OF(c, i) < s.cols) sum += target_of(target, weight, CLASS_OF(c, i), s, v, r);
+    }
+    sum = atto_row_sum(sum, scratch);
+#endif
+    if (v.wrong && inside && ATTO_LANE() == 0) atomic_or(errors + errors_at, BIT_OF_LABELS);
+
+    if (dx) dx += dx_at + at;
+    const row_shape to = { s.cols, step, WHOLE(dx_at + at, step) };
+    for (atto_index c = ATTO_LANE() * ATTO_VEC; dx && c < s.cols; c += LEAP) {
+        float logit[CHUNK], old[CHUNK];
+        load_chunk(x, s, c, 0.0f, logit);
+        if (add_dx) load_chunk(dx, to, c, 0.0f, old);
+#pragma unroll
+        for (uint i = 0; i < CHUNK; i++) {
+            const float p = attop_exp_neg((logit[i] - norm.x) - norm.y);
+#if ATTO_SPREAD
+            const float q =
+                CLASS_OF(c, i) < s.cols ? target_of(target, weight, CLASS_OF(c, i), s, v, r) : 0.0f;
+#else
+            const float q = (ulong)CLASS_OF(c, i) == (ulong)v.label ? v.weight : 0.0f;
+#endif
+            const float d = v.counts ? g * (p * sum - q) : 0.0f;
+            logit[i] = add_dx ? old[i] + d : d;
+        }
+        store_chunk(dx, to, c, logit);
+    }
+#if ATTO_SOFT
+    if (!dtarget) return;
+    dtarget += dtarget_at + at;
+    for (atto_index c = ATTO_LANE() * ATTO_VEC; c < s.cols; c += LEAP) {
+        float logit[CHUNK];
+        load_chunk(x, s, c, 0.0f, logit);
+#pragma unroll
+        for (uint i = 0; i < CHUNK; i++) {
+            const atto_index k = CLASS_OF(c, i);
+            if (k >= s.cols) continue;
+            float d = -(g * r.keep) * ((logit[i] - norm.x) - norm.y);
+            if (weight) d *= weight[k];
+            if (add_dtarget) d += ATTO_PASTE(atto_widen_, ATTO_TARGET)(dtarget[k * step]);
+            dtarget[k * step] = ATTO_PASTE(atto_narrow_, ATTO_TARGET)(d);
+        }
+    }
+#endif
+}
+#endif
+
+#if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_cross_entropy_share)
+/* What each position adds to the mean's divisor; a work-item a position. */
+ATTO_KERNEL void atto_cross_entropy_share(__global const target_t *target, const ulong target_at,
+                                          __global const float *weight, const ulong weight_at,
+                                          __global float *share, const ulong share_at,
+                                          POSITION_PARAMETERS)
+{
+    const size_t position = get_global_id(0);
+    if (position >= positions) return;
+    const rule r = { keep, spread, has_ignored, ignored };
+    const verdict v =
+        judge(target + target_at, weight ? weight + weight_at : weight, position, cols, r);
+    share[share_at + position] = v.weight;
+}
+#endif
+
+#if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_cross_entropy_sum)
+/* Numbers that a work-item of the next kernel adds up before the work-group does. */
+#define TERMS 16
+
+ATTO_UNROLLED float sum_part(__global const float *v, size_t n, __local float *scratch)
+{
+    const size_t first = get_group_id(0) * (size_t)(ATTO_WG * TERMS) + get_local_id(0);
+    float sum = 0.0f;
+#pragma unroll
+    for (uint k = 0; k < TERMS; k++)
+        if (first + k * ATTO_WG < n) sum += v[first + k * ATTO_WG];
+    return atto_row_sum(sum, scratch);
+}
+
+/* Work-group i adds up part i of both arrays. mean: of the last call, which has one work-group. */
+ATTO_KERNEL void atto_cross_entropy_sum(__global const float *each, const ulong each_at,
+                                        __global const float *share, const ulong share_at,
+                                        __global float *loss, const ulong loss_at,
+                                        __global float *total, const ulong total_at, const ulong n,
+                                        const uint mean)
+{
+    __local float scratch[ATTO_WG];
+    const float a = each ? sum_part(each + each_at, n, scratch) : 0.0f;
+    const float b = share ? sum_part(share + share_at, n, scratch) : 0.0f;
+    if (get_local_id(0) != 0) return;
+    if (loss) loss[loss_at + get_group_id(0)] = mean ? a / b : a;
+    if (total) total[total_at + get_group_id(0)] = b;
+}
+#endif
