@@ -130,8 +130,8 @@ void atto__fill_variant(atto_dtype to, atto__form form, bool wide, atto__variant
     put_walk(&t, form, form == ATTO_FORM_ELEMENTS ? 1 : atto__vector_elements(to), wide);
 }
 
-/* Vectors in flight a work-item: one where a position has few classes. */
-#define MANY_CLASSES_ITEMS 4
+/* Elements in flight a work-item; one vector where it has a position for itself. */
+#define CROSS_ENTROPY_CHUNK 16
 
 void atto__cross_entropy_variant(const atto__cross_entropy_knobs *k, atto__variant *out)
 {
@@ -143,7 +143,9 @@ void atto__cross_entropy_variant(const atto__cross_entropy_knobs *k, atto__varia
     put_knob(&t, "SOFT", soft);
     put_knob(&t, "SPREAD", soft || k->spread);
     put_value(&t, "LANES", lanes[k->lanes]);
-    put_knob(&t, "ITEMS", k->lanes == ATTO_LANES_ONE ? 1 : MANY_CLASSES_ITEMS);
+    put_knob(&t, "ITEMS",
+             k->lanes == ATTO_LANES_ONE ? 1
+                                        : CROSS_ENTROPY_CHUNK / atto__vector_elements(k->dtype));
     put_knob(&t, "INDEX", k->wide ? 64 : 32);
 }
 

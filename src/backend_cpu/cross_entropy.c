@@ -93,7 +93,7 @@ typedef struct normaliser {
 } normaliser;
 
 /* In one pass: the sum is scaled down when a block has a larger maximum. It starts at a finite
- * number, since -inf - -inf is NaN. */
+ * number, since -inf - -inf is NaN; a NaN that the maximum drops comes back in the sum. */
 static normaliser normalise(const job *j, int64_t position)
 {
     float top = -FLT_MAX, sum = 0.0f, buffer[ATTO_BLOCK], e[ATTO_BLOCK];
@@ -102,8 +102,8 @@ static normaliser normalise(const job *j, int64_t position)
         const float *x = load_block(s, buffer);
         const float larger = block_max(top, x, s.n);
         ATTO_SIMD
-        for (int32_t i = 0; i < s.n; i++) e[i] = attop_exp_neg(x[i] - larger);
-        sum = sum * attop_exp_neg(top - larger) + block_sum(e, s.n);
+        for (int32_t i = 0; i < s.n; i++) e[i] = attop_exp_share(x[i] - larger);
+        sum = sum * attop_exp_share(top - larger) + block_sum(e, s.n);
         top = larger;
     }
     return (normaliser){ top, attop_log(sum) };
@@ -271,7 +271,7 @@ static void dx_block(const job *j, const verdict *v, normaliser norm, float g, f
     const float *x = load_block(s, buffer);
     ATTO_SIMD
     for (int32_t i = 0; i < s.n; i++)
-        q[i] = g * (attop_exp_neg((x[i] - norm.top) - norm.log_sum) * sum - q[i]);
+        q[i] = g * (attop_exp_share((x[i] - norm.top) - norm.log_sum) * sum - q[i]);
     put(classes_of(j, j->a->dx, position, first), q, j->a->add_dx);
 }
 

@@ -9,7 +9,7 @@
 
 #define ATTO_LANES 16
 
-/* The largest of first and the block; NaN if there is one. */
+/* The largest of first and the block. NaN may get lost. */
 static inline float block_max(float first, const float *v, int32_t n)
 {
     float top[ATTO_LANES];
@@ -17,10 +17,10 @@ static inline float block_max(float first, const float *v, int32_t n)
     int32_t i = 0;
     for (; i + ATTO_LANES <= n; i += ATTO_LANES) {
         ATTO_SIMD
-        for (int32_t k = 0; k < ATTO_LANES; k++) top[k] = attop_max(top[k], v[i + k]);
+        for (int32_t k = 0; k < ATTO_LANES; k++) top[k] = v[i + k] > top[k] ? v[i + k] : top[k];
     }
-    for (; i < n; i++) top[0] = attop_max(top[0], v[i]);
-    for (int32_t k = 1; k < ATTO_LANES; k++) top[0] = attop_max(top[0], top[k]);
+    for (; i < n; i++) top[0] = v[i] > top[0] ? v[i] : top[0];
+    for (int32_t k = 1; k < ATTO_LANES; k++) top[0] = top[k] > top[0] ? top[k] : top[0];
     return top[0];
 }
 

@@ -13,7 +13,7 @@
 #define MEDIUM_CLASSES 1024
 
 /* Numbers that a work-item of atto_cross_entropy_sum adds up (TERMS in the kernels). */
-#define SUM_TERMS 16
+#define SUM_TERMS 64
 
 /* A float vector in scratch. */
 typedef struct piece {

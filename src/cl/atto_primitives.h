@@ -4,6 +4,7 @@
  *   name                      meaning                    how, outside OpenCL built-ins
  *   attop_exp                 e^x                        2^n * polynomial of degree 6
  *   attop_exp_neg, _bounded   e^x, x <= 0; |x| <= 160    the same with a smaller clamp, or none
+ *   attop_exp_share           e^x, x <= 0                exp; off by |x| roundings more will do
  *   attop_expm1, _expm1_neg   e^x - 1; x <= 0            the same reduction, kept relative at 0
  *   attop_log, attop_log1p    ln x, ln(1 + x)            exponent + polynomial of degree 10
  *   attop_log1p_unit          ln(1 + x), 0 <= x <= 1     odd polynomial in x / (1 + x/2)
@@ -258,6 +259,17 @@ ATTO_INLINE float attop_log(float x)
 }
 
 #endif
+
+/* e^x for x <= 0 where it is a share of a sum: x is rounded once more, which moves e^x by |x| roundings of
+ * itself, at most 0.37 of a rounding of 1. */
+ATTO_INLINE float attop_exp_share(float x)
+{
+#ifdef ATTO_NVIDIA
+    return native_exp2(x * ATTOP_LOG2E); /* ex2.approx: 2 ulp */
+#else
+    return attop_exp_neg(x);
+#endif
+}
 
 /* q = e^r - 1 = r + r^2 p(r), |r| <= ln 2 / 2, relative error 2^-28.2; `lost` is what r lost in its
  * own rounding. */

@@ -51,12 +51,12 @@ ATTO_UNROLLED float atto_row_sum(float v, __local float *scratch)
     return scratch[get_local_id(0) - ATTO_LANE()];
 }
 
-/* NaN if one of them is. */
+/* Drops NaN, as fmax does. */
 ATTO_UNROLLED float atto_row_max(float v, __local float *scratch)
 {
     barrier(CLK_LOCAL_MEM_FENCE);
     scratch[get_local_id(0)] = v;
-    ATTO_FOLD(scratch, attop_max(a, b));
+    ATTO_FOLD(scratch, fmax(a, b));
     return scratch[get_local_id(0) - ATTO_LANE()];
 }
 

@@ -8,8 +8,8 @@
  *
  * q[c] = weight[c] (keep t[c] + spread); t is 1 at the label, or a probability. x is [outer, cols,
  * step] without gaps, class c of position p at (p / step * cols + c) * step + p % step. ATTO_LANES
- * work-items have one position: lane l takes the vectors of classes l, l + ATTO_LANES, ..., ATTO_ITEMS
- * of them at a time. Where step is not 1, one work-item has a position and neighbours read neighbours.
+ * work-items have one position: lane l takes vectors l, l + ATTO_LANES, ... of its classes, ATTO_ITEMS
+ * at a time. Where step is not 1, one work-item has a position and neighbours read neighbours.
  *
  *   -D           default  meaning
  *   ATTO_TARGET  i64      dtype of the target: i32 or i64 are labels; f32, f16, bf16 probabilities
@@ -34,81 +34,82 @@ typedef int atto_i32;
 typedef long atto_i64;
 typedef ATTO_PASTE(atto_, ATTO_TARGET) target_t;
 
-/* Classes of one step of a work-item, how far apart its vectors lie, and its steps. */
+/* Elements of one step of a work-item, how far apart its vectors lie, and how far its steps. */
 #define CHUNK (ATTO_VEC * ATTO_ITEMS)
 #define APART (ATTO_VEC * ATTO_LANES)
 #define LEAP  (CHUNK * ATTO_LANES)
 
-/* ---- chunks: vector j of the chunk at class `first` begins at first + j * APART ---- */
+/* ---- chunks ----
+ *
+ * A position's classes are slots first .. end - 1 of a run that begins at 16 bytes, so that vectors lie
+ * alike in every row: a row that begins behind such an address has some empty slots in front. Vector
+ * j of the chunk at slot `at` begins at slot at + j * APART. */
+typedef struct run_of_slots {
+    atto_index first, end, step;
+    uint whole; /* slots are neighbours, and vectors of them begin at 16 bytes */
+} run_of_slots;
 
-/* A position's classes in a tensor that is shaped like x. whole: they lie side by side, and the first
- * at 16 bytes. */
-typedef struct row_shape {
-    atto_index cols, step;
-    uint whole;
-} row_shape;
+#define SLOT_OF(at, i)   ((at) + (i) / ATTO_VEC * APART + (i) % ATTO_VEC)
+#define IS_CLASS(s, at)  ((at) >= (s).first && (at) < (s).end)
+#define IS_VECTOR(s, at) ((s).whole && (at) >= (s).first && (at) + ATTO_VEC <= (s).end)
 
-/* Classes behind the last are `fill`. */
-ATTO_UNROLLED void load_chunk(__global const ATTO_T *row, row_shape s, atto_index first, float fill,
+/* Empty slots are `fill`. */
+ATTO_UNROLLED void load_chunk(__global const ATTO_T *run, run_of_slots s, atto_index at, float fill,
                               float *v)
 {
     uint4 raw[ATTO_ITEMS];
 #pragma unroll
-    for (uint j = 0; j < ATTO_ITEMS; j++) {
-        const atto_index c = first + j * APART;
-        if (s.whole && c + ATTO_VEC <= s.cols) raw[j] = atto_fetch(row, c / ATTO_VEC);
-    }
+    for (uint j = 0; j < ATTO_ITEMS; j++)
+        if (IS_VECTOR(s, at + j * APART)) raw[j] = atto_fetch(run, (at + j * APART) / ATTO_VEC);
 #pragma unroll
     for (uint j = 0; j < ATTO_ITEMS; j++) {
-        const atto_index c = first + j * APART;
-        if (s.whole && c + ATTO_VEC <= s.cols) {
+        const atto_index c = at + j * APART;
+        if (IS_VECTOR(s, c)) {
             atto_unpack(raw[j], v + j * ATTO_VEC);
         } else {
 #pragma unroll
             for (uint k = 0; k < ATTO_VEC; k++)
-                v[j * ATTO_VEC + k] = c + k < s.cols ? atto_load(row, (c + k) * s.step) : fill;
+                v[j * ATTO_VEC + k] = IS_CLASS(s, c + k) ? atto_load(run, (c + k) * s.step) : fill;
         }
     }
 }
 
-ATTO_UNROLLED void store_chunk(__global ATTO_T *row, row_shape s, atto_index first, const float *v)
+ATTO_UNROLLED void store_chunk(__global ATTO_T *run, run_of_slots s, atto_index at, const float *v)
 {
 #pragma unroll
     for (uint j = 0; j < ATTO_ITEMS; j++) {
-        const atto_index c = first + j * APART;
-        if (s.whole && c + ATTO_VEC <= s.cols) {
-            atto_put(row, c / ATTO_VEC, atto_pack(v + j * ATTO_VEC));
+        const atto_index c = at + j * APART;
+        if (IS_VECTOR(s, c)) {
+            atto_put(run, c / ATTO_VEC, atto_pack(v + j * ATTO_VEC));
         } else {
 #pragma unroll
             for (uint k = 0; k < ATTO_VEC; k++)
-                if (c + k < s.cols) atto_store(row, (c + k) * s.step, v[j * ATTO_VEC + k]);
+                if (IS_CLASS(s, c + k)) atto_store(run, (c + k) * s.step, v[j * ATTO_VEC + k]);
         }
     }
 }
-
-/* Class of element i of a chunk. */
-#define CLASS_OF(first, i) ((first) + (i) / ATTO_VEC * APART + (i) % ATTO_VEC)
 
 /* ---- a position ---- */
 
 /* In one pass: the sum is scaled down when a chunk has a larger maximum. It starts at a finite number,
- * since -inf - -inf is NaN. All lanes get the row's maximum and log of the sum. */
-ATTO_UNROLLED float2 normalise(__global const ATTO_T *x, row_shape s, __local float *scratch)
+ * since -inf - -inf is NaN; a NaN that fmax drops comes back in the sum. All lanes get the row's
+ * maximum and the log of its sum. */
+ATTO_UNROLLED float2 normalise(__global const ATTO_T *x, run_of_slots s, __local float *scratch)
 {
     float top = -FLT_MAX, sum = 0.0f;
-    for (atto_index c = ATTO_LANE() * ATTO_VEC; c < s.cols; c += LEAP) {
+    for (atto_index at = ATTO_LANE() * ATTO_VEC; at < s.end; at += LEAP) {
         float v[CHUNK];
-        load_chunk(x, s, c, -INFINITY, v);
+        load_chunk(x, s, at, -INFINITY, v);
         float larger = top, part = 0.0f;
 #pragma unroll
-        for (uint i = 0; i < CHUNK; i++) larger = attop_max(larger, v[i]);
+        for (uint i = 0; i < CHUNK; i++) larger = fmax(larger, v[i]);
 #pragma unroll
-        for (uint i = 0; i < CHUNK; i++) part += attop_exp_neg(v[i] - larger);
-        sum = sum * attop_exp_neg(top - larger) + part;
+        for (uint i = 0; i < CHUNK; i++) part += attop_exp_share(v[i] - larger);
+        sum = sum * attop_exp_share(top - larger) + part;
         top = larger;
     }
     const float row_top = atto_row_max(top, scratch);
-    const float row_sum = atto_row_sum(sum * attop_exp_neg(top - row_top), scratch);
+    const float row_sum = atto_row_sum(sum * attop_exp_share(top - row_top), scratch);
     return (float2)(row_top, attop_log(row_sum));
 }
 
@@ -142,10 +143,12 @@ static inline verdict judge(__global const target_t *target, __global const floa
     return v;
 }
 
-/* q[c]; target at the position's first class. */
+/* q of a slot; target at the position's first class. */
 static inline float target_of(__global const target_t *target, __global const float *weight,
-                              atto_index c, row_shape s, verdict v, rule r)
+                              atto_index slot, run_of_slots s, verdict v, rule r)
 {
+    const atto_index c = slot - s.first;
+    if (!IS_CLASS(s, slot)) return 0.0f;
 #if ATTO_SOFT
     const float t = ATTO_PASTE(atto_widen_, ATTO_TARGET)(target[c * s.step]);
     const float q = r.keep * t + r.spread;
@@ -167,16 +170,15 @@ static inline size_t first_class(size_t position, atto_index cols, atto_index st
     return step == 1 ? position * cols : position / step * cols * step + position % step;
 }
 
-#define WHOLE(at, step) ((step) == 1 && (at) % ATTO_VEC == 0)
-
 /* Work-items of positions behind the last take part in barriers only: they have no classes. */
 #define LOCATE_POSITION                                                                         \
     const size_t position = get_group_id(0) * (size_t)ATTO_ROWS + get_local_id(0) / ATTO_LANES; \
     const uint inside = position < positions;                                                   \
-    const size_t at = first_class(inside ? position : 0, cols, step);                           \
+    const size_t start = first_class(inside ? position : 0, cols, step);                        \
+    const atto_index first = step == 1 ? (atto_index)((x_at + start) % ATTO_VEC) : 0;           \
+    const run_of_slots s = { first, inside ? first + cols : 0, step, step == 1 };               \
     const rule r = { keep, spread, has_ignored, ignored };                                      \
-    const row_shape s = { inside ? cols : 0, step, WHOLE(x_at + at, step) };                    \
-    x += x_at + at
+    x += x_at + start - first
 
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_cross_entropy_forward)
 ATTO_KERNEL void atto_cross_entropy_forward(__global const ATTO_T *x, const ulong x_at,
@@ -198,24 +200,25 @@ ATTO_KERNEL void atto_cross_entropy_forward(__global const ATTO_T *x, const ulon
     float loss;
 #if ATTO_SPREAD
 #if ATTO_SOFT
-    target += at;
+    target += start;
 #endif
     float part = 0.0f;
-    for (atto_index c = ATTO_LANE() * ATTO_VEC; c < s.cols; c += LEAP) {
+    for (atto_index at = ATTO_LANE() * ATTO_VEC; at < s.end; at += LEAP) {
         float logit[CHUNK];
-        load_chunk(x, s, c, 0.0f, logit);
+        load_chunk(x, s, at, 0.0f, logit);
 #pragma unroll
-        for (uint i = 0; i < CHUNK; i++)
-            if (CLASS_OF(c, i) < s.cols)
-                part += target_of(target, weight, CLASS_OF(c, i), s, v, r) *
-                        ((logit[i] - norm.x) - norm.y);
+        for (uint i = 0; i < CHUNK; i++) {
+            if (!IS_CLASS(s, SLOT_OF(at, i))) continue;
+            const float q = target_of(target, weight, SLOT_OF(at, i), s, v, r);
+            part += q * ((logit[i] - norm.x) - norm.y);
+        }
     }
     loss = -atto_row_sum(part, scratch);
 #endif
     if (!inside || ATTO_LANE() != 0) return; /* no barrier follows */
 #if !ATTO_SPREAD
     const size_t label = v.counts ? (size_t)v.label : 0;
-    loss = -(((atto_load(x, label * step) - norm.x) - norm.y) * v.weight);
+    loss = -(((atto_load(x + first, label * step) - norm.x) - norm.y) * v.weight);
 #endif
     each[each_at + position] = v.counts ? loss : v.wrong ? NAN : 0.0f;
     if (share) share[share_at + position] = v.weight;
@@ -242,58 +245,59 @@ ATTO_KERNEL void atto_cross_entropy_backward(
     const size_t here = inside ? position : 0;
     const verdict v = judge(target, weight, here, cols, r);
 #if ATTO_SOFT
-    target += at;
+    target += start;
 #endif
     const float g = dloss[dloss_at + (each ? here : 0)] / (total ? total[total_at] : divisor);
     const float2 norm =
         lse ? (float2)(lse[lse_at + here], 0.0f) : normalise(x, s, scratch); /* uniform */
 
     float sum = v.weight;
-#if ATTO_SPREAD
+#if !ATTO_SPREAD
+    const atto_index slot_of_label = first + (atto_index)(v.counts ? v.label : 0);
+#else
     sum = 0.0f;
-    for (atto_index c = ATTO_LANE() * ATTO_VEC; c < s.cols; c += LEAP) {
+    for (atto_index at = ATTO_LANE() * ATTO_VEC; at < s.end; at += LEAP) {
 #pragma unroll
-        for (uint i = 0; i < CHUNK; i++)
-            if (CLASS_OF(c, i) < s.cols) sum += target_of(target, weight, CLASS_OF(c, i), s, v, r);
+        for (uint i = 0; i < CHUNK; i++) sum += target_of(target, weight, SLOT_OF(at, i), s, v, r);
     }
     sum = atto_row_sum(sum, scratch);
 #endif
     if (v.wrong && inside && ATTO_LANE() == 0) atomic_or(errors + errors_at, BIT_OF_LABELS);
 
-    if (dx) dx += dx_at + at;
-    const row_shape to = { s.cols, step, WHOLE(dx_at + at, step) };
-    for (atto_index c = ATTO_LANE() * ATTO_VEC; dx && c < s.cols; c += LEAP) {
+    const run_of_slots to = { s.first, s.end, step,
+                              step == 1 && (dx_at + start) % ATTO_VEC == first };
+    if (dx) dx += dx_at + start - first;
+    for (atto_index at = ATTO_LANE() * ATTO_VEC; dx && at < s.end; at += LEAP) {
         float logit[CHUNK], old[CHUNK];
-        load_chunk(x, s, c, 0.0f, logit);
-        if (add_dx) load_chunk(dx, to, c, 0.0f, old);
+        load_chunk(x, s, at, 0.0f, logit);
+        if (add_dx) load_chunk(dx, to, at, 0.0f, old);
 #pragma unroll
         for (uint i = 0; i < CHUNK; i++) {
-            const float p = attop_exp_neg((logit[i] - norm.x) - norm.y);
+            const float p = attop_exp_share((logit[i] - norm.x) - norm.y);
 #if ATTO_SPREAD
-            const float q =
-                CLASS_OF(c, i) < s.cols ? target_of(target, weight, CLASS_OF(c, i), s, v, r) : 0.0f;
+            const float q = target_of(target, weight, SLOT_OF(at, i), s, v, r);
 #else
-            const float q = (ulong)CLASS_OF(c, i) == (ulong)v.label ? v.weight : 0.0f;
+            const float q = SLOT_OF(at, i) == slot_of_label ? v.weight : 0.0f;
 #endif
             const float d = v.counts ? g * (p * sum - q) : 0.0f;
             logit[i] = add_dx ? old[i] + d : d;
         }
-        store_chunk(dx, to, c, logit);
+        store_chunk(dx, to, at, logit);
     }
 #if ATTO_SOFT
     if (!dtarget) return;
-    dtarget += dtarget_at + at;
-    for (atto_index c = ATTO_LANE() * ATTO_VEC; c < s.cols; c += LEAP) {
+    dtarget += dtarget_at + start;
+    for (atto_index at = ATTO_LANE() * ATTO_VEC; at < s.end; at += LEAP) {
         float logit[CHUNK];
-        load_chunk(x, s, c, 0.0f, logit);
+        load_chunk(x, s, at, 0.0f, logit);
 #pragma unroll
         for (uint i = 0; i < CHUNK; i++) {
-            const atto_index k = CLASS_OF(c, i);
-            if (k >= s.cols) continue;
+            const atto_index c = SLOT_OF(at, i) - s.first;
+            if (!IS_CLASS(s, SLOT_OF(at, i))) continue;
             float d = -(g * r.keep) * ((logit[i] - norm.x) - norm.y);
-            if (weight) d *= weight[k];
-            if (add_dtarget) d += ATTO_PASTE(atto_widen_, ATTO_TARGET)(dtarget[k * step]);
-            dtarget[k * step] = ATTO_PASTE(atto_narrow_, ATTO_TARGET)(d);
+            if (weight) d *= weight[c];
+            if (add_dtarget) d += ATTO_PASTE(atto_widen_, ATTO_TARGET)(dtarget[c * step]);
+            dtarget[c * step] = ATTO_PASTE(atto_narrow_, ATTO_TARGET)(d);
         }
     }
 #endif
@@ -318,17 +322,7 @@ ATTO_KERNEL void atto_cross_entropy_share(__global const target_t *target, const
 
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_cross_entropy_sum)
 /* Numbers that a work-item of the next kernel adds up before the work-group does. */
-#define TERMS 16
-
-ATTO_UNROLLED float sum_part(__global const float *v, size_t n, __local float *scratch)
-{
-    const size_t first = get_group_id(0) * (size_t)(ATTO_WG * TERMS) + get_local_id(0);
-    float sum = 0.0f;
-#pragma unroll
-    for (uint k = 0; k < TERMS; k++)
-        if (first + k * ATTO_WG < n) sum += v[first + k * ATTO_WG];
-    return atto_row_sum(sum, scratch);
-}
+#define TERMS 64
 
 /* Work-group i adds up part i of both arrays. mean: of the last call, which has one work-group. */
 ATTO_KERNEL void atto_cross_entropy_sum(__global const float *each, const ulong each_at,
@@ -338,8 +332,16 @@ ATTO_KERNEL void atto_cross_entropy_sum(__global const float *each, const ulong 
                                         const uint mean)
 {
     __local float scratch[ATTO_WG];
-    const float a = each ? sum_part(each + each_at, n, scratch) : 0.0f;
-    const float b = share ? sum_part(share + share_at, n, scratch) : 0.0f;
+    const size_t first = get_group_id(0) * (size_t)(ATTO_WG * TERMS) + get_local_id(0);
+    float a = 0.0f, b = 0.0f;
+#pragma unroll 16
+    for (uint k = 0; k < TERMS; k++) {
+        const size_t i = first + k * ATTO_WG;
+        if (each && i < n) a += each[each_at + i];
+        if (share && i < n) b += share[share_at + i];
+    }
+    a = atto_row_sum(a, scratch);
+    b = atto_row_sum(b, scratch);
     if (get_local_id(0) != 0) return;
     if (loss) loss[loss_at + get_group_id(0)] = mean ? a / b : a;
     if (total) total[total_at + get_group_id(0)] = b;

@@ -20,6 +20,15 @@ linear.txt: torch.nn.Linear with an activation behind it, on inputs that are exa
     torch VERSION
     linear DTYPE NAME M N K   then a line each: x [M,K], w [N,K], b [N], dy [M,N], z = x w^T + b,
                               y = NAME(z), dx, dw, db
+cross_entropy.txt: cross-entropy and its gradients for combinations of options, inputs exact in
+float32. Lines:
+
+    torch VERSION
+    case RANK D0 D1 ... KIND REDUCTION SMOOTHING HAS_IGNORE IGNORE HAS_WEIGHT
+    x ...  target ...  weight ...  dloss ...  loss ...  dx ...  dtarget ...
+
+KIND is labels or shares, REDUCTION the number of ATTO_REDUCTION_*; each word is followed by its
+numbers, weight only with HAS_WEIGHT, dtarget only with shares.
 """
 import argparse
 import math
@@ -201,6 +210,82 @@ def write_linear(out):
     for row in LINEARS:
         lines += linear_case(rng, *row)
     path = os.path.join(out, "linear.txt")
+REDUCTIONS = ["mean", "sum", "none"]  # as atto_reduction counts them
+SHAPES = [(5,), (4, 3), (3, 1), (6, 7), (2, 5, 3), (2, 3, 2, 2)]
+
+
+def ce_case(x, target, weight, dloss, reduction, smoothing, ignore):
+    """The lines of one case."""
+    soft = target.dtype == torch.float64
+    x = x.clone().requires_grad_(True)
+    target = target.clone().requires_grad_(soft)
+    loss = F.cross_entropy(x, target, weight=weight, reduction=REDUCTIONS[reduction],
+                           label_smoothing=smoothing, ignore_index=-100 if ignore is None else ignore)
+    dloss = dloss.reshape(-1)[: loss.numel()].reshape(loss.shape)
+    grads = torch.autograd.grad(loss, [x, target] if soft else [x], dloss)
+    parts = [("x", x), ("target", target)] + ([] if weight is None else [("weight", weight)])
+    parts += [("dloss", dloss), ("loss", loss), ("dx", grads[0])]
+    parts += [("dtarget", grads[1])] if soft else []
+    shape = " ".join(str(n) for n in x.shape)
+    lines = [f"case {x.dim()} {shape} {'shares' if soft else 'labels'} {reduction} {smoothing!r} "
+             f"{int(ignore is not None)} {0 if ignore is None else ignore} {int(weight is not None)}"]
+    return lines + [" ".join([name] + [repr(v) for v in t.detach().reshape(-1).tolist()])
+                    for name, t in parts]
+
+
+def ce_numbers(rng, shape, low, high):
+    """Multiples of 1/64."""
+    n = math.prod(shape)
+    return torch.tensor([rng.randint(low * 64, high * 64) / 64 for _ in range(n)],
+                        dtype=torch.float64).reshape(shape)
+
+
+def ce_random(rng, shape, soft, weighted, reduction, smoothing, ignore):
+    """A case of that kind with random numbers."""
+    classes = shape[0] if len(shape) == 1 else shape[1]
+    places = shape[:0] if len(shape) == 1 else shape[:1] + shape[2:]
+    target = ce_numbers(rng, shape, 0, 1)
+    if not soft:
+        labels = [rng.randrange(classes) for _ in range(math.prod(places))]
+        if ignore is not None:
+            labels = [ignore if rng.random() < 0.3 else label for label in labels]
+        target = torch.tensor(labels, dtype=torch.int64).reshape(places)
+    weight = ce_numbers(rng, (classes,), 1, 3) if weighted else None
+    dloss = ce_numbers(rng, places + (1,), -2, 2)
+    return ce_case(ce_numbers(rng, shape, -6, 6), target, weight, dloss, reduction, smoothing, ignore)
+
+
+# Logits, label: huge, infinite, not a number.
+CE_EXTREMES = [([1000.0, -1000.0], 1), ([1000.0, -1000.0], 0), ([-math.inf, 0.0], 0),
+               ([-math.inf, 0.0], 1), ([math.inf, 0.0], 1), ([-math.inf, -math.inf], 0),
+               ([math.nan, 0.0], 1), ([2.0**100, -(2.0**100)], 0),
+               ([2.0**100, -(2.0**100)], 1)]
+
+
+def write_cross_entropy(out):
+    """Writes cross_entropy.txt; returns its path."""
+    rng = random.Random(2011)
+    lines = ["# Cross-entropy and its gradients in float64, made by tests/golden/make_golden.py.",
+             f"torch {torch.__version__}"]
+    count = 0
+    for soft in (False, True):
+        for ignore in (None,) if soft else (None, 0, -100):
+            for weighted in (False, True):
+                for smoothing in (0.0, 0.25):
+                    for reduction in range(3):
+                        for _ in range(2):
+                            shape = SHAPES[count % len(SHAPES)]
+                            count += 5 if count % 7 else 1
+                            lines += ce_random(rng, shape, soft, weighted, reduction, smoothing,
+                                               ignore)
+    x = torch.tensor([row for row, _ in CE_EXTREMES], dtype=torch.float64)
+    target = torch.tensor([label for _, label in CE_EXTREMES])
+    ones = torch.ones(len(CE_EXTREMES), dtype=torch.float64)
+    lines += ce_case(x, target, None, ones, 2, 0.0, None)
+    nothing = torch.full((3,), -100)
+    for reduction in range(3):  # every label is ignored
+        lines += ce_case(x[:3], nothing, None, ones[:3], reduction, 0.0, -100)
+    path = os.path.join(out, "cross_entropy.txt")
     with open(path, "w", encoding="ascii", newline="\n") as file:
         file.write("\n".join(lines) + "\n")
     return path
@@ -217,6 +302,7 @@ def main():
         parser.error(f"PyTorch is {torch.__version__}, the golden files come from {WANTED_TORCH}")
     os.makedirs(arguments.out, exist_ok=True)
     for write in (write_act, write_linear):
+    for write in (write_act, write_cross_entropy):
         path = write(arguments.out)
         print(f"{path}: {os.path.getsize(path)} bytes")
 
