@@ -252,9 +252,90 @@ static void oracle_conversions_match_known_bits(void **state)
     }
 }
 
+/* ---- cross-entropy ---- */
+
+enum { CE_OUTER = 2, CE_CLASSES = 4, CE_STEP = 3, CE_N = CE_OUTER * CE_CLASSES * CE_STEP };
+
+static double ce_numbers[8][CE_N]; /* each, its terms, lse, its terms, dx, ..., dshares, ... */
+
+static oracle_ce_answer ce_ask(const oracle_ce *c)
+{
+    oracle_ce_answer answer = { .each = ce_numbers[0],
+                                .each_terms = ce_numbers[1],
+                                .lse = ce_numbers[2],
+                                .lse_terms = ce_numbers[3],
+                                .dx = ce_numbers[4],
+                                .dx_terms = ce_numbers[5],
+                                .dshares = ce_numbers[6],
+                                .dshares_terms = ce_numbers[7] };
+    oracle_cross_entropy(c, &answer);
+    return answer;
+}
+
+/* What dloss is the gradient of. */
+static double ce_value(const oracle_ce *c)
+{
+    const oracle_ce_answer a = ce_ask(c);
+    double sum = 0.0;
+    if (c->reduction != ATTO_REDUCTION_NONE) return a.loss * c->dloss[0];
+    for (int i = 0; i < CE_OUTER * CE_STEP; i++) sum += a.each[i] * c->dloss[i];
+    return sum;
+}
+
+/* Third derivatives of log softmax stay below 1, dloss and weights below 2: h^2 / 6 of their products
+ * over six positions, and rounding of a sum below 1000 divided by h. */
+static void check_ce_slope(const oracle_ce *c, double *value, double wanted)
+{
+    const double h = cbrt(DBL_EPSILON), middle = *value;
+    *value = middle + h;
+    const double up = ce_value(c);
+    *value = middle - h;
+    const double down = ce_value(c);
+    *value = middle;
+    const double allowed = h * h * 24.0 / 6.0 + 1000.0 * DBL_EPSILON / h;
+    if (!(fabs((up - down) / (2.0 * h) - wanted) <= allowed))
+        fail_msg("cross_entropy: derivative %.17g, central difference %.17g, allowed +-%.3g",
+                 wanted, (up - down) / (2.0 * h), allowed);
+}
+
+static void oracle_cross_entropy_gradients_match_differences(void **state)
+{
+    (void)state;
+    double x[CE_N], shares[CE_N], labels[CE_OUTER * CE_STEP], weight[CE_CLASSES], dloss[6];
+    double dx[CE_N], dshares[CE_N];
+    for (int bits = 0; bits < 3 * 16; bits++) {
+        uint64_t seed = 5000 + (uint64_t)bits;
+        test_uniform(seed, -3.0, 3.0, ATTO_F32, x, CE_N);
+        test_uniform(seed + 100, 0.0, 1.0, ATTO_F32, shares, CE_N);
+        test_uniform(seed + 200, 0.5, 2.0, ATTO_F32, weight, CE_CLASSES);
+        test_uniform(seed + 300, -2.0, 2.0, ATTO_F32, dloss, 6);
+        for (int i = 0; i < 6; i++) labels[i] = (double)(test_random(&seed) % CE_CLASSES);
+        const bool soft = bits / 3 % 2 == 1;
+        const oracle_ce c = { .outer = CE_OUTER,
+                              .classes = CE_CLASSES,
+                              .step = CE_STEP,
+                              .x = x,
+                              .labels = soft ? NULL : labels,
+                              .shares = soft ? shares : NULL,
+                              .weight = bits / 6 % 2 ? weight : NULL,
+                              .reduction = (atto_reduction)(bits % 3),
+                              .has_ignore = !soft && bits / 24 % 2 == 1,
+                              .ignore = 1,
+                              .smoothing = bits / 12 % 2 ? 0.25 : 0.0,
+                              .dloss = dloss };
+        const oracle_ce_answer a = ce_ask(&c);
+        if (!isfinite(a.loss)) continue; /* every label happens to be ignored */
+        memcpy(dx, a.dx, sizeof dx);
+        memcpy(dshares, a.dshares, sizeof dshares);
+        for (int i = 0; i < CE_N; i++) check_ce_slope(&c, &x[i], dx[i]);
+        for (int i = 0; soft && i < CE_N; i++) check_ce_slope(&c, &shares[i], dshares[i]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(oracle_cross_entropy_gradients_match_differences),
         cmocka_unit_test(oracle_has_a_row_for_every_activation),
         cmocka_unit_test(oracle_derivatives_match_differences),
         cmocka_unit_test(oracle_linear_gradients_match_differences),

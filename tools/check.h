@@ -7,9 +7,10 @@
 
 /* Which of the library's ops runs. */
 typedef enum check_kind {
-    CHECK_ACT,     /* atto_act_* */
-    CHECK_DROPOUT, /* atto_dropout_* */
-    CHECK_LINEAR   /* atto_linear_*, through check_linear */
+    CHECK_ACT,          /* atto_act_* */
+    CHECK_DROPOUT,      /* atto_dropout_* */
+    CHECK_LINEAR,       /* atto_linear_*, through check_linear */
+    CHECK_CROSS_ENTROPY /* nothing of the op below counts */
 } check_kind;
 
 /* One op as selftest runs it: an activation, dropout, or both, perhaps behind a product. */
@@ -31,6 +32,11 @@ atto_status check_call_host(atto_device *dev, const check_op *op, bool backward,
 /* Host data from f32 to a dtype and back, through dev. */
 atto_status check_narrow(atto_device *dev, const float *in, atto_dtype dtype, int64_t n, void *out);
 atto_status check_widen(atto_device *dev, const void *in, atto_dtype dtype, int64_t n, float *out);
+
+/* Cross-entropy of some shapes on both devices; *ratio is the worst error / tolerance, infinite when a
+ * call fails. */
+atto_status check_cross_entropy(atto_device *dev, atto_device *reference, bool backward,
+                                atto_dtype dtype, double *ratio);
 
 /* The worst element of a comparison: error / tolerance, at most 1 when all is well. */
 typedef struct check_worst {

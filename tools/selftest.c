@@ -67,6 +67,7 @@ static const check_op ops[] = {
     { "dropout",      { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.3f, CHECK_DROPOUT },
     { "linear",       { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_LINEAR },
     { "linear+gelu",  { ATTO_ACT_GELU,     0.0f, 0.0f }, 0.5f, CHECK_LINEAR },
+    { "cross_entropy", { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_CROSS_ENTROPY },
 };
 /* clang-format on */
 
@@ -220,6 +221,12 @@ static double run_cell(selftest *s, const check_op *op, bool backward, atto_dtyp
 {
     double ratio = 0;
     if (op->kind == CHECK_LINEAR) return run_linear(s, op, backward, dtype);
+    if (op->kind == CHECK_CROSS_ENTROPY) {
+        const atto_status status =
+            check_cross_entropy(s->dev, s->reference, backward, dtype, &ratio);
+        if (status != ATTO_OK) tool_fail(op->name, status);
+        return ratio;
+    }
     for (int i = 0; i < CASES; i++) {
         check_worst worst = { .ratio = INFINITY };
         if (!wanted(s, op, &cases[i])) continue;

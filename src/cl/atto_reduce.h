@@ -28,36 +28,50 @@
 
 #if ATTO_LANES > 1
 
-/* scratch[first of the row] = its elements folded with the expression, of which a and b are two. */
-#define ATTO_FOLD(scratch, expression)                             \
-    do {                                                           \
-        const uint here = get_local_id(0);                         \
-        for (uint apart = ATTO_LANES / 2; apart > 0; apart /= 2) { \
-            barrier(CLK_LOCAL_MEM_FENCE);                          \
-            if (ATTO_LANE() < apart) {                             \
-                const float a = scratch[here];                     \
-                const float b = scratch[here + apart];             \
-                scratch[here] = (expression);                      \
-            }                                                      \
-        }                                                          \
-        barrier(CLK_LOCAL_MEM_FENCE);                              \
+/* The row is folded in two steps, first ATTO_LANES / ATTO_FOLD numbers at a time, then ATTO_FOLD: three
+ * barriers, where halving would take one for each power of two. */
+#if ATTO_LANES >= 64
+#define ATTO_FOLD 16
+#else
+#define ATTO_FOLD (ATTO_LANES >= 8 ? 8 : ATTO_LANES)
+#endif
+
+/* a = the row's v, folded with the expression of a and b. */
+#define ATTO_FOLD_ROW(a, v, scratch, expression)                                \
+    do {                                                                        \
+        const uint here = get_local_id(0);                                      \
+        barrier(CLK_LOCAL_MEM_FENCE); /* whoever still reads the last result */ \
+        scratch[here] = v;                                                      \
+        barrier(CLK_LOCAL_MEM_FENCE);                                           \
+        a = v;                                                                  \
+        if (ATTO_LANE() < ATTO_FOLD) {                                          \
+            for (uint k = 1; k < ATTO_LANES / ATTO_FOLD; k++) {                 \
+                const float b = scratch[here + k * ATTO_FOLD];                  \
+                a = (expression);                                               \
+            }                                                                   \
+            scratch[here] = a;                                                  \
+        }                                                                       \
+        barrier(CLK_LOCAL_MEM_FENCE);                                           \
+        a = scratch[here - ATTO_LANE()];                                        \
+        for (uint k = 1; k < ATTO_FOLD; k++) {                                  \
+            const float b = scratch[here - ATTO_LANE() + k];                    \
+            a = (expression);                                                   \
+        }                                                                       \
     } while (0)
 
 ATTO_UNROLLED float atto_row_sum(float v, __local float *scratch)
 {
-    barrier(CLK_LOCAL_MEM_FENCE); /* whoever still reads the last result */
-    scratch[get_local_id(0)] = v;
-    ATTO_FOLD(scratch, a + b);
-    return scratch[get_local_id(0) - ATTO_LANE()];
+    float a;
+    ATTO_FOLD_ROW(a, v, scratch, a + b);
+    return a;
 }
 
 /* Drops NaN, as fmax does. */
 ATTO_UNROLLED float atto_row_max(float v, __local float *scratch)
 {
-    barrier(CLK_LOCAL_MEM_FENCE);
-    scratch[get_local_id(0)] = v;
-    ATTO_FOLD(scratch, fmax(a, b));
-    return scratch[get_local_id(0) - ATTO_LANE()];
+    float a;
+    ATTO_FOLD_ROW(a, v, scratch, fmax(a, b));
+    return a;
 }
 
 #else

@@ -52,20 +52,27 @@ typedef struct run_of_slots {
 #define SLOT_OF(at, i)   ((at) + (i) / ATTO_VEC * APART + (i) % ATTO_VEC)
 #define IS_CLASS(s, at)  ((at) >= (s).first && (at) < (s).end)
 #define IS_VECTOR(s, at) ((s).whole && (at) >= (s).first && (at) + ATTO_VEC <= (s).end)
+/* All of its vectors. */
+#define IS_FULL(s, at) \
+    ((s).whole && (at) >= (s).first && (at) + (ATTO_ITEMS - 1) * APART + ATTO_VEC <= (s).end)
 
 /* Empty slots are `fill`. */
 ATTO_UNROLLED void load_chunk(__global const ATTO_T *run, run_of_slots s, atto_index at, float fill,
                               float *v)
 {
-    uint4 raw[ATTO_ITEMS];
+    if (IS_FULL(s, at)) {
+        uint4 raw[ATTO_ITEMS];
 #pragma unroll
-    for (uint j = 0; j < ATTO_ITEMS; j++)
-        if (IS_VECTOR(s, at + j * APART)) raw[j] = atto_fetch(run, (at + j * APART) / ATTO_VEC);
+        for (uint j = 0; j < ATTO_ITEMS; j++) raw[j] = atto_fetch(run, (at + j * APART) / ATTO_VEC);
+#pragma unroll
+        for (uint j = 0; j < ATTO_ITEMS; j++) atto_unpack(raw[j], v + j * ATTO_VEC);
+        return;
+    }
 #pragma unroll
     for (uint j = 0; j < ATTO_ITEMS; j++) {
         const atto_index c = at + j * APART;
         if (IS_VECTOR(s, c)) {
-            atto_unpack(raw[j], v + j * ATTO_VEC);
+            atto_unpack(atto_fetch(run, c / ATTO_VEC), v + j * ATTO_VEC);
         } else {
 #pragma unroll
             for (uint k = 0; k < ATTO_VEC; k++)
@@ -76,6 +83,12 @@ ATTO_UNROLLED void load_chunk(__global const ATTO_T *run, run_of_slots s, atto_i
 
 ATTO_UNROLLED void store_chunk(__global ATTO_T *run, run_of_slots s, atto_index at, const float *v)
 {
+    if (IS_FULL(s, at)) {
+#pragma unroll
+        for (uint j = 0; j < ATTO_ITEMS; j++)
+            atto_put(run, (at + j * APART) / ATTO_VEC, atto_pack(v + j * ATTO_VEC));
+        return;
+    }
 #pragma unroll
     for (uint j = 0; j < ATTO_ITEMS; j++) {
         const atto_index c = at + j * APART;
@@ -92,9 +105,8 @@ ATTO_UNROLLED void store_chunk(__global ATTO_T *run, run_of_slots s, atto_index 
 /* ---- a position ---- */
 
 /* In one pass: the sum is scaled down when a chunk has a larger maximum. It starts at a finite number,
- * since -inf - -inf is NaN; a NaN that fmax drops comes back in the sum. All lanes get the row's
- * maximum and the log of its sum. */
-ATTO_UNROLLED float2 normalise(__global const ATTO_T *x, run_of_slots s, __local float *scratch)
+ * since -inf - -inf is NaN; a NaN that fmax drops comes back in the sum. Of this lane's classes. */
+ATTO_UNROLLED float2 top_and_sum(__global const ATTO_T *x, run_of_slots s)
 {
     float top = -FLT_MAX, sum = 0.0f;
     for (atto_index at = ATTO_LANE() * ATTO_VEC; at < s.end; at += LEAP) {
@@ -108,9 +120,15 @@ ATTO_UNROLLED float2 normalise(__global const ATTO_T *x, run_of_slots s, __local
         sum = sum * attop_exp_share(top - larger) + part;
         top = larger;
     }
-    const float row_top = atto_row_max(top, scratch);
-    const float row_sum = atto_row_sum(sum * attop_exp_share(top - row_top), scratch);
-    return (float2)(row_top, attop_log(row_sum));
+    return (float2)(top, sum);
+}
+
+/* All lanes get the row's maximum and the log of its sum. */
+ATTO_UNROLLED float2 normalise(float2 lane, __local float *scratch)
+{
+    const float top = atto_row_max(lane.x, scratch);
+    const float sum = atto_row_sum(lane.y * attop_exp_share(lane.x - top), scratch);
+    return (float2)(top, attop_log(sum));
 }
 
 /* What the target is, beside the pointers. */
@@ -195,8 +213,13 @@ ATTO_KERNEL void atto_cross_entropy_forward(__global const ATTO_T *x, const ulon
     target += target_at;
     if (weight) weight += weight_at;
 
-    const float2 norm = normalise(x, s, scratch);
+    /* The label and its logit come while the lanes wait for each other. */
+    const float2 lane = top_and_sum(x, s);
     const verdict v = judge(target, weight, inside ? position : 0, cols, r);
+#if !ATTO_SPREAD
+    const float logit_of_label = atto_load(x + first, (size_t)(v.counts ? v.label : 0) * step);
+#endif
+    const float2 norm = normalise(lane, scratch);
     float loss;
 #if ATTO_SPREAD
 #if ATTO_SOFT
@@ -217,8 +240,7 @@ ATTO_KERNEL void atto_cross_entropy_forward(__global const ATTO_T *x, const ulon
 #endif
     if (!inside || ATTO_LANE() != 0) return; /* no barrier follows */
 #if !ATTO_SPREAD
-    const size_t label = v.counts ? (size_t)v.label : 0;
-    loss = -(((atto_load(x + first, label * step) - norm.x) - norm.y) * v.weight);
+    loss = -(((logit_of_label - norm.x) - norm.y) * v.weight);
 #endif
     each[each_at + position] = v.counts ? loss : v.wrong ? NAN : 0.0f;
     if (share) share[share_at + position] = v.weight;
@@ -249,7 +271,7 @@ ATTO_KERNEL void atto_cross_entropy_backward(
 #endif
     const float g = dloss[dloss_at + (each ? here : 0)] / (total ? total[total_at] : divisor);
     const float2 norm =
-        lse ? (float2)(lse[lse_at + here], 0.0f) : normalise(x, s, scratch); /* uniform */
+        lse ? (float2)(lse[lse_at + here], 0.0f) : normalise(top_and_sum(x, s), scratch);
 
     float sum = v.weight;
 #if !ATTO_SPREAD
@@ -262,7 +284,6 @@ ATTO_KERNEL void atto_cross_entropy_backward(
     }
     sum = atto_row_sum(sum, scratch);
 #endif
-    if (v.wrong && inside && ATTO_LANE() == 0) atomic_or(errors + errors_at, BIT_OF_LABELS);
 
     const run_of_slots to = { s.first, s.end, step,
                               step == 1 && (dx_at + start) % ATTO_VEC == first };
@@ -284,6 +305,8 @@ ATTO_KERNEL void atto_cross_entropy_backward(
         }
         store_chunk(dx, to, at, logit);
     }
+    /* Not earlier: no load would be moved up across it. */
+    if (v.wrong && inside && ATTO_LANE() == 0) atomic_or(errors + errors_at, BIT_OF_LABELS);
 #if ATTO_SOFT
     if (!dtarget) return;
     dtarget += dtarget_at + start;

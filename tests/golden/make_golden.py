@@ -301,8 +301,7 @@ def main():
     if not torch.__version__.startswith(WANTED_TORCH + ".") and not arguments.any_version:
         parser.error(f"PyTorch is {torch.__version__}, the golden files come from {WANTED_TORCH}")
     os.makedirs(arguments.out, exist_ok=True)
-    for write in (write_act, write_linear):
-    for write in (write_act, write_cross_entropy):
+    for write in (write_act, write_linear, write_cross_entropy):
         path = write(arguments.out)
         print(f"{path}: {os.path.getsize(path)} bytes")
 
