@@ -149,6 +149,81 @@ void atto__cross_entropy_variant(const atto__cross_entropy_knobs *k, atto__varia
     put_knob(&t, "INDEX", k->wide ? 64 : 32);
 }
 
+/* clang-format off */
+const atto__gemm_tile atto__gemm_tiles[ATTO_GEMM_TILES] = {
+    /* name        m    n   k  item  slices */
+    { "128x128", 128, 128,  8, 8, 16, 1 },
+    { "128x64",  128,  64,  8, 8,  8, 1 },
+    { "64x64",    64,  64, 16, 8,  8, 1 },
+    { "32x32x4",  32,  32, 32, 4,  4, 4 }, /* few tiles: shorter sums */
+    { "16x32x8",  16,  32, 64, 4,  4, 8 },
+    { "32x32",    32,  32,  8, 4,  4, 1 }, /* CPUs, and devices with small work-groups */
+    { "8x32",      8,  32,  8, 4,  4, 1 },
+};
+/* clang-format on */
+
+int32_t atto__gemm_tile_items(const atto__gemm_tile *tile)
+{
+    return tile->m / tile->item_m * 8 * tile->slices;
+}
+
+/* Two steps' tiles, or 32 columns of each part's sums. */
+int32_t atto__gemm_tile_local_bytes(const atto__gemm_tile *tile)
+{
+    const int32_t steps = 2 * tile->k * (tile->m + tile->n), block = tile->slices * tile->m * 32;
+    return 4 * (steps > block ? steps : block);
+}
+
+static void put_gemm(text *t, const atto__gemm_knobs *k)
+{
+    put_value(t, "A", atto_dtype_name(k->a));
+    put_value(t, "B", atto_dtype_name(k->b));
+    put_value(t, "C", atto_dtype_name(k->c));
+    put_act(t, k->act);
+    put_knob(t, "DROPOUT", k->dropout);
+    put_knob(t, "PROLOGUE", k->prologue);
+    put_knob(t, "INDEX", k->wide ? 64 : 32);
+}
+
+static void put_operands(text *t, const atto__gemm_knobs *k)
+{
+    put_knob(t, "A_TRANSPOSED", k->a_transposed);
+    put_knob(t, "B_TRANSPOSED", k->b_transposed);
+    put_knob(t, "A_VECTORS", k->a_vectors);
+    put_knob(t, "B_VECTORS", k->b_vectors);
+}
+
+void atto__gemm_tile_variant(const atto__gemm_tile *tile, const atto__gemm_knobs *knobs,
+                             atto__variant *out)
+{
+    text t = begin(out, "gemm.cl", "atto_gemm_tile", "");
+    put_gemm(&t, knobs);
+    put_operands(&t, knobs);
+    put_knob(&t, "TILE_M", tile->m);
+    put_knob(&t, "TILE_N", tile->n);
+    put_knob(&t, "TILE_K", tile->k);
+    put_knob(&t, "ITEM_M", tile->item_m);
+    put_knob(&t, "ITEM_N", tile->item_n);
+    put_knob(&t, "SLICES", tile->slices);
+}
+
+void atto__gemm_rows_variant(int32_t rows, int32_t lanes, const atto__gemm_knobs *knobs,
+                             atto__variant *out)
+{
+    text t = begin(out, "gemm.cl", "atto_gemm_rows", "");
+    put_gemm(&t, knobs);
+    put_operands(&t, knobs);
+    put_knob(&t, "TILE_M", rows);
+    put_knob(&t, "LANES", lanes);
+}
+
+void atto__gemm_plain_variant(const char *file, const char *kernel, const atto__gemm_knobs *knobs,
+                              atto__variant *out)
+{
+    text t = begin(out, file, kernel, "");
+    put_gemm(&t, knobs);
+}
+
 void atto__probe_variant(atto__variant *out)
 {
     begin(out, "probe.cl", "atto_probe", "");
@@ -156,11 +231,12 @@ void atto__probe_variant(atto__variant *out)
 
 /* ---- the test set ---- */
 
-#define MAX_AXES   6
+#define MAX_AXES   8
 #define MAX_VALUES 64 /* of all axes together */
 
 /* The knobs of one group of kernels: axis i takes values 0 .. sizes[i] - 1. make writes the variant
- * (if out is not NULL) and tells whether those values can occur together. */
+ * (if out is not NULL) and tells whether those values can occur together. Behind the last axis it
+ * finds the variant's number, for knobs that need not meet all others: each activation once. */
 typedef struct plan {
     const char *family;
     int32_t axes;
@@ -260,6 +336,72 @@ static bool make_cross_entropy_sums(const int32_t *v, atto__variant *out)
     return true;
 }
 
+/* a, b, c of the products: operands and result of one dtype, or with an f32 result, or an f32 a,
+ * which is how dz is stored. */
+static const atto_dtype gemm_dtypes[][3] = {
+    { ATTO_F32, ATTO_F32, ATTO_F32 },   { ATTO_F16, ATTO_F16, ATTO_F16 },
+    { ATTO_F16, ATTO_F16, ATTO_F32 },   { ATTO_BF16, ATTO_BF16, ATTO_BF16 },
+    { ATTO_BF16, ATTO_BF16, ATTO_F32 }, { ATTO_F32, ATTO_F16, ATTO_F16 },
+    { ATTO_F32, ATTO_F16, ATTO_F32 },   { ATTO_F32, ATTO_BF16, ATTO_BF16 },
+    { ATTO_F32, ATTO_BF16, ATTO_F32 },
+};
+#define GEMM_SAME 5 /* so many have a and b of one dtype */
+
+/* Knobs from the values of the axes that all plans of gemm.cl have. */
+static atto__gemm_knobs gemm_knobs(int32_t dtypes, int32_t dropout, int32_t wide, int32_t number)
+{
+    return (atto__gemm_knobs){
+        .a = gemm_dtypes[dtypes][0],
+        .b = gemm_dtypes[dtypes][1],
+        .c = gemm_dtypes[dtypes][2],
+        .dropout = (atto__dropout_knob)dropout,
+        .wide = wide == 1,
+        .act = atto_activation_name((atto_activation_kind)(number % ATTO_ACT_COUNT)),
+    };
+}
+
+/* Axes: tile, dtypes, transposed operands, operands in vectors, dropout, index, prologue. */
+static bool make_gemm_tile(const int32_t *v, atto__variant *out)
+{
+    atto__gemm_knobs knobs = gemm_knobs(v[1], v[4], v[5], v[7]);
+    knobs.a_transposed = v[2] & 1;
+    knobs.b_transposed = v[2] >> 1;
+    knobs.a_vectors = v[3] & 1;
+    knobs.b_vectors = v[3] >> 1;
+    knobs.prologue = v[6] == 1;
+    if (out) atto__gemm_tile_variant(&atto__gemm_tiles[v[0]], &knobs, out);
+    return true;
+}
+
+/* Axes: rows, dtypes, operands in vectors, dropout, index, work-items. */
+static bool make_gemm_rows(const int32_t *v, atto__variant *out)
+{
+    atto__gemm_knobs knobs = gemm_knobs(v[1], v[3], v[4], v[6]);
+    knobs.a_vectors = v[2] & 1;
+    knobs.b_vectors = v[2] >> 1;
+    if (out) atto__gemm_rows_variant(v[0] ? 4 : 1, v[5] ? 256 : 64, &knobs, out);
+    return true;
+}
+
+/* Axes: dtypes, dropout, index. */
+static bool make_gemm_finish(const int32_t *v, atto__variant *out)
+{
+    const atto__gemm_knobs knobs = gemm_knobs(v[0], v[1], v[2], v[3]);
+    if (out) atto__gemm_plain_variant("gemm.cl", "atto_gemm_finish", &knobs, out);
+    return true;
+}
+
+/* Axes: kernel, dtypes, dropout, index. */
+static bool make_linear(const int32_t *v, atto__variant *out)
+{
+    atto__gemm_knobs knobs = gemm_knobs(v[1], v[2], v[3], v[4]);
+    knobs.prologue = true;
+    if (out)
+        atto__gemm_plain_variant("linear.cl", v[0] ? "atto_linear_sums" : "atto_linear_dz", &knobs,
+                                 out);
+    return true;
+}
+
 static bool make_probe(const int32_t *v, atto__variant *out)
 {
     (void)v;
@@ -274,6 +416,10 @@ static const plan plans[] = {
     { "tensor", 3, { 3, ATTO_FORM_COUNT, 2 }, make_fill },
     { "cross_entropy", 6, { 2, 3, 4, ATTO_LANES_COUNT, 2, 2 }, make_cross_entropy },
     { "cross_entropy", 2, { 2, 2 }, make_cross_entropy_sums },
+    { "gemm", 7, { ATTO_GEMM_TILES, 9, 4, 4, ATTO_DROPOUT_COUNT, 2, 2 }, make_gemm_tile },
+    { "gemm", 6, { 2, GEMM_SAME, 4, ATTO_DROPOUT_COUNT, 2, 2 }, make_gemm_rows },
+    { "gemm", 3, { GEMM_SAME, ATTO_DROPOUT_COUNT, 2 }, make_gemm_finish },
+    { "linear", 4, { 2, GEMM_SAME, ATTO_DROPOUT_COUNT, 2 }, make_linear },
     { "probe", 1, { 1 }, make_probe },
 };
 
@@ -311,7 +457,7 @@ static int32_t visit_pairs(const plan *p, pairs *all, const int32_t *values, boo
 
 static void open_possible_pairs(const plan *p, pairs *all)
 {
-    int32_t values[MAX_AXES] = { 0 };
+    int32_t values[MAX_AXES + 1] = { 0 };
     memset(all, 0, sizeof *all);
     do
         if (p->make(values, NULL)) visit_pairs(p, all, values, true, true);
@@ -321,7 +467,7 @@ static void open_possible_pairs(const plan *p, pairs *all)
 /* The first combination with the most open pairs; returns their number. */
 static int32_t best_combination(const plan *p, pairs *all, int32_t *best)
 {
-    int32_t values[MAX_AXES] = { 0 }, most = 0;
+    int32_t values[MAX_AXES + 1] = { 0 }, most = 0;
     do {
         if (!p->make(values, NULL)) continue;
         const int32_t count = visit_pairs(p, all, values, false, false);
@@ -334,10 +480,11 @@ static int32_t best_combination(const plan *p, pairs *all, int32_t *best)
 static int32_t cover(const plan *p, atto__variant *out, int32_t capacity)
 {
     pairs all;
-    int32_t count = 0, values[MAX_AXES];
+    int32_t count = 0, values[MAX_AXES + 1];
     open_possible_pairs(p, &all);
     while (best_combination(p, &all, values) > 0) {
         visit_pairs(p, &all, values, true, false);
+        values[p->axes] = count;
         if (count < capacity) p->make(values, &out[count]);
         count++;
     }

@@ -13,7 +13,7 @@
 typedef struct atto__variant {
     const char *file;
     char kernel[64];
-    char options[256];
+    char options[512];
 } atto__variant;
 
 /* How a kernel walks its tensors. All but the first take sizes and strides as arguments. */
@@ -77,6 +77,44 @@ typedef struct atto__cross_entropy_knobs {
 } atto__cross_entropy_knobs;
 
 void atto__cross_entropy_variant(const atto__cross_entropy_knobs *knobs, atto__variant *out);
+
+/* A tile of gemm.cl: what one work-group computes at a time. */
+typedef struct atto__gemm_tile {
+    const char *name;
+    int32_t m, n;           /* elements of the result, */
+    int32_t k;              /* and of the sum in local memory */
+    int32_t item_m, item_n; /* elements of the result of a work-item; item_n = n / 8 */
+    int32_t slices;         /* parts of the work-group, which share out k */
+} atto__gemm_tile;
+
+/* Larger ones first: the more a work-item has, the fewer bytes it moves per product. */
+#define ATTO_GEMM_TILES 7
+extern const atto__gemm_tile atto__gemm_tiles[ATTO_GEMM_TILES];
+
+int32_t atto__gemm_tile_items(const atto__gemm_tile *tile); /* of a work-group */
+int32_t atto__gemm_tile_local_bytes(const atto__gemm_tile *tile);
+
+/* Knobs of gemm.cl and linear.cl; atto_tile.h says what they mean. */
+typedef struct atto__gemm_knobs {
+    atto_dtype a, b, c;
+    bool a_transposed, b_transposed;
+    bool a_vectors, b_vectors;
+    bool prologue; /* activation and dropout are a's, not the result's */
+    bool wide;
+    const char *act;
+    atto__dropout_knob dropout;
+} atto__gemm_knobs;
+
+void atto__gemm_tile_variant(const atto__gemm_tile *tile, const atto__gemm_knobs *knobs,
+                             atto__variant *out);
+
+/* rows of the result and work-items of a work-group. */
+void atto__gemm_rows_variant(int32_t rows, int32_t lanes, const atto__gemm_knobs *knobs,
+                             atto__variant *out);
+
+/* Kernels that know neither tiles nor b: "gemm.cl" "atto_gemm_finish", "linear.cl" "atto_linear_dz" */
+void atto__gemm_plain_variant(const char *file, const char *kernel, const atto__gemm_knobs *knobs,
+                              atto__variant *out);
 
 /* probe.cl. */
 void atto__probe_variant(atto__variant *out);

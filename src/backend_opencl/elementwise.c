@@ -108,10 +108,26 @@ void atto__arg_walk(atto__args *args, const atto__walk *walk, const atto_tensor 
 
 /* ---- elementwise calls ---- */
 
+atto__dropout_knob atto__dropout_knob_of(float p, atto_rng rng)
+{
+    if (!(p > 0.0f)) return ATTO_DROPOUT_NONE;
+    return rng.kind == ATTO_RNG_TRITON ? ATTO_DROPOUT_TRITON : ATTO_DROPOUT_PHILOX;
+}
+
+void atto__arg_dropout(atto__args *args, float p, atto_rng rng)
+{
+    if (atto__dropout_knob_of(p, rng) == ATTO_DROPOUT_NONE) return;
+    const atto__mask mask = atto__mask_of(p, rng);
+    atto__arg_uint(args, mask.threshold);
+    atto__arg_float(args, mask.p);
+    atto__arg_float(args, mask.scale);
+    atto__arg_ulong(args, mask.rng.seed);
+    atto__arg_ulong(args, mask.rng.offset);
+}
+
 static atto__dropout_knob dropout_knob(const atto__elementwise *call)
 {
-    if (!(call->p > 0.0f)) return ATTO_DROPOUT_NONE;
-    return call->rng.kind == ATTO_RNG_TRITON ? ATTO_DROPOUT_TRITON : ATTO_DROPOUT_PHILOX;
+    return atto__dropout_knob_of(call->p, call->rng);
 }
 
 /* Runs of four elements have consecutive logical indices and start at a multiple of 4. */
@@ -137,16 +153,11 @@ static atto__form choose_form(const atto__elementwise *call)
 static void arg_dropout(atto__args *args, const atto__elementwise *call, const atto__walk *walk)
 {
     if (dropout_knob(call) == ATTO_DROPOUT_NONE) return;
-    const atto__mask mask = atto__mask_of(call->p, call->rng);
     if (walk->form != ATTO_FORM_DENSE) {
         arg_strides(args, call->layout, call->layout->index_stride);
         atto__arg_uint(args, index_grouped(call->layout));
     }
-    atto__arg_uint(args, mask.threshold);
-    atto__arg_float(args, mask.p);
-    atto__arg_float(args, mask.scale);
-    atto__arg_ulong(args, mask.rng.seed);
-    atto__arg_ulong(args, mask.rng.offset);
+    atto__arg_dropout(args, call->p, call->rng);
 }
 
 atto_status atto__elementwise_launch(atto_device *dev, const atto__elementwise *call)

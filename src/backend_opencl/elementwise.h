@@ -26,6 +26,11 @@ atto__walk atto__walk_of(const atto__layout *layout, atto__form form, int32_t ru
 void atto__arg_walk(atto__args *args, const atto__walk *walk, const atto_tensor *const *tensors,
                     int32_t count);
 
+/* What dropout of probability p is to a kernel, and the arguments of ATTO_DROPOUT_PARAMETERS; none
+ * where it is none. */
+atto__dropout_knob atto__dropout_knob_of(float p, atto_rng rng);
+void atto__arg_dropout(atto__args *args, float p, atto_rng rng);
+
 int64_t atto__walk_groups(const atto_device *dev, const atto__walk *walk);
 
 #define ATTO_ELEMENTWISE_TENSORS 3

@@ -25,6 +25,14 @@ void atto__arg_error_word(atto__args *args, const atto_device *dev)
     atto__arg_ulong(args, 0);
 }
 
+void atto__arg_matrix(atto__args *args, bool wide, const atto_tensor *t)
+{
+    const atto_tensor none = { .rank = 2 };
+    if (!t) t = &none;
+    atto__arg_tensor(args, t);
+    atto__arg_index(args, wide, t->stride[0]);
+}
+
 void atto__arg_uint(atto__args *args, uint32_t value)
 {
     next_arg(args, sizeof(cl_uint))->value.u32 = value;
@@ -100,14 +108,20 @@ atto_status atto__enqueue(atto_device *dev, cl_kernel kernel, const atto__args *
     return ATTO_OK;
 }
 
-atto_status atto__launch(atto_device *dev, const atto__variant *variant, const atto__args *args,
-                         int64_t groups)
+atto_status atto__launch_sized(atto_device *dev, const atto__variant *variant,
+                               const atto__args *args, int64_t groups, int32_t group_size)
 {
     cl_kernel kernel;
     ATTO_TRY(atto__program_kernel(dev, variant->file, variant->kernel, variant->options, &kernel));
-    const atto_status status =
-        atto__enqueue(dev, kernel, args, groups, atto__opencl_of(dev)->group_size);
+    const atto_status status = atto__enqueue(dev, kernel, args, groups, (size_t)group_size);
     return status == ATTO_OK ? ATTO_OK : atto__fail_in(status, "%s: ", variant->kernel);
+}
+
+atto_status atto__launch(atto_device *dev, const atto__variant *variant, const atto__args *args,
+                         int64_t groups)
+{
+    return atto__launch_sized(dev, variant, args, groups,
+                              (int32_t)atto__opencl_of(dev)->group_size);
 }
 
 atto_status atto__prepare(atto_device *dev, const atto__variant *variant)

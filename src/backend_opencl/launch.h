@@ -32,6 +32,9 @@ typedef struct atto__args {
 void atto__arg_tensor(atto__args *args, const atto_tensor *t);
 /* The device's error word, as such a tensor of one uint. */
 void atto__arg_error_word(atto__args *args, const atto_device *dev);
+
+/* The same and the stride of its rows; t may be NULL, which the kernel must not touch then. */
+void atto__arg_matrix(atto__args *args, bool wide, const atto_tensor *t);
 void atto__arg_uint(atto__args *args, uint32_t value);
 void atto__arg_ulong(atto__args *args, uint64_t value);
 void atto__arg_float(atto__args *args, float value);
@@ -55,6 +58,10 @@ atto_status atto__enqueue(atto_device *dev, cl_kernel kernel, const atto__args *
  * work-items. */
 atto_status atto__launch(atto_device *dev, const atto__variant *variant, const atto__args *args,
                          int64_t groups);
+
+/* The same for kernels that name their own work-group size. */
+atto_status atto__launch_sized(atto_device *dev, const atto__variant *variant,
+                               const atto__args *args, int64_t groups, int32_t group_size);
 
 /* Builds the variant if it is new. */
 atto_status atto__prepare(atto_device *dev, const atto__variant *variant);

@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: MIT */
+/* Plans and enqueues matrix products. */
+#include "gemm.h"
+
+#include <string.h>
+
+#include "cl/atto_gemm_flags.h"
+#include "elementwise.h"
+
+/* Work-groups that a GPU wants at the least, and what a sum is cut for. Constants, not the number of
+ * compute units: the order of a sum must not depend on that. An H200 has 132. */
+#define ENOUGH_GROUPS 100
+#define WANTED_GROUPS 264
+
+/* A slice of a sum is at least so long: a second kernel must be worth it. */
+#define SLICE_K    1024
+#define MAX_SLICES 32
+
+/* Products of at most so many rows go to atto_gemm_rows, so many to a work-group. */
+#define FEW_ROWS       8
+#define ROWS_PER_GROUP 4
+#define ROWS_LONG_K    2048 /* from here all work-items of a large work-group have work */
+
+/* How one product runs. */
+typedef struct plan {
+    const atto__gemm_tile *tile; /* NULL: atto_gemm_rows with */
+    int32_t rows, lanes;         /* rows and work-items of a work-group */
+    int64_t tiles;
+    int64_t slices, slice; /* of k, and values of k in one */
+} plan;
+
+/* ---- planning ---- */
+
+static int64_t ceil_divide(int64_t n, int64_t by)
+{
+    return (n + by - 1) / by;
+}
+
+static bool is_cpu(const atto_device *dev)
+{
+    return dev->info.kind == ATTO_KIND_OPENCL_CPU;
+}
+
+static bool tile_fits(const atto_device *dev, const atto__gemm_tile *tile)
+{
+    return atto__gemm_tile_items(tile) <= (int32_t)atto__opencl_of(dev)->group_size &&
+           (uint64_t)atto__gemm_tile_local_bytes(tile) <= dev->info.local_bytes;
+}
+
+static int64_t tile_count(const atto__gemm_tile *tile, const atto__gemm *g)
+{
+    return ceil_divide(g->m, tile->m) * ceil_divide(g->n, tile->n);
+}
+
+static int64_t most_slices(const atto__gemm *g)
+{
+    const int64_t slices = g->k / SLICE_K;
+    return slices < 1 ? 1 : slices > MAX_SLICES ? MAX_SLICES : slices;
+}
+
+/* Half of the tile or more would be outside the result. */
+static bool wastes(const atto__gemm_tile *tile, const atto__gemm *g)
+{
+    return (g->m <= tile->m / 2 && tile->m > 16) || (g->n <= tile->n / 2 && tile->n > 32);
+}
+
+static const atto__gemm_tile *tile_named(const char *name)
+{
+    for (int32_t i = 0; i < ATTO_GEMM_TILES; i++)
+        if (strcmp(atto__gemm_tiles[i].name, name) == 0) return &atto__gemm_tiles[i];
+    return NULL;
+}
+
+/* On a GPU the largest tile with which there is work for all; none has: the smallest of the list's
+ * that the device can run. NULL if it can run none. */
+static const atto__gemm_tile *choose_gpu_tile(const atto_device *dev, const atto__gemm *g)
+{
+    const atto__gemm_tile *last = NULL;
+    for (int32_t i = 0; i < ATTO_GEMM_TILES; i++) {
+        const atto__gemm_tile *tile = &atto__gemm_tiles[i];
+        if (!tile_fits(dev, tile)) continue;
+        if (last && last->slices > 1 && tile->slices == 1)
+            break; /* only for devices without those */
+        last = tile;
+        if (!wastes(tile, g) && tile_count(tile, g) * most_slices(g) >= ENOUGH_GROUPS) break;
+    }
+    return last;
+}
+
+/* A CPU runs work-groups one after another in vectors of work-items; there small tiles do. */
+static const atto__gemm_tile *choose_cpu_tile(const atto_device *dev)
+{
+    const atto__gemm_tile *tile = tile_named("32x32");
+    if (!tile_fits(dev, tile)) tile = tile_named("8x32");
+    return tile_fits(dev, tile) ? tile : NULL;
+}
+
+static const atto__gemm_tile *choose_tile(const atto_device *dev, const atto__gemm *g)
+{
+    const atto__gemm_tile *forced = atto__opencl_of(dev)->gemm_tile;
+    if (forced && tile_fits(dev, forced)) return forced;
+    return is_cpu(dev) ? choose_cpu_tile(dev) : choose_gpu_tile(dev, g);
+}
+
+/* Cuts k so that there is work for all, in multiples of every tile's k. */
+static void cut(const atto__gemm *g, plan *p)
+{
+    const int64_t wanted = p->tiles < ENOUGH_GROUPS ? ceil_divide(WANTED_GROUPS, p->tiles) : 1;
+    const int64_t slices = wanted < most_slices(g) ? wanted : most_slices(g);
+    p->slice = ceil_divide(ceil_divide(g->k, slices), 64) * 64;
+    if (p->slice == 0) p->slice = 64; /* k = 0 */
+    p->slices = g->k > 0 ? ceil_divide(g->k, p->slice) : 1;
+}
+
+static bool rows_fit(const atto_device *dev, const atto__gemm *g)
+{
+    return g->m <= FEW_ROWS && !g->a_transposed && !g->b_transposed && !g->prologue &&
+           g->a->dtype == g->b->dtype && !atto__opencl_of(dev)->gemm_tile &&
+           dev->info.local_bytes >= 16384;
+}
+
+static void plan_rows(const atto_device *dev, const atto__gemm *g, plan *p)
+{
+    const int32_t most = (int32_t)atto__opencl_of(dev)->group_size;
+    p->rows = g->m == 1 ? 1 : ROWS_PER_GROUP;
+    p->lanes = g->k >= ROWS_LONG_K && !is_cpu(dev) ? 256 : 64;
+    if (p->lanes > most) p->lanes = most;
+    p->tiles = ceil_divide(g->m, p->rows) * ceil_divide(g->n, 4);
+}
+
+static atto_status make_plan(const atto_device *dev, const atto__gemm *g, plan *p)
+{
+    memset(p, 0, sizeof *p);
+    if (rows_fit(dev, g)) {
+        plan_rows(dev, g, p);
+    } else {
+        p->tile = choose_tile(dev, g);
+        ATTO_REQUIRE(p->tile, ATTO_E_BUILD, "work-groups of %d with %llu bytes are too small",
+                     (int)atto__opencl_of(dev)->group_size,
+                     (unsigned long long)dev->info.local_bytes);
+        p->tiles = tile_count(p->tile, g);
+    }
+    cut(g, p);
+    return ATTO_OK;
+}
+
+int64_t atto__gemm_passes(const atto_device *dev, const atto__gemm *g)
+{
+    const atto__gemm_tile *tile = choose_tile(dev, g);
+    return tile ? ceil_divide(g->n, tile->n) : 1;
+}
+
+bool atto__gemm_use_tile(atto_device *dev, const char *name)
+{
+    atto__opencl *cl = atto__opencl_of(dev);
+    cl->gemm_tile = name ? tile_named(name) : NULL;
+    return !name || cl->gemm_tile;
+}
+
+/* ---- arguments ---- */
+
+bool atto__matrix_wide(const atto_device *dev, const atto_tensor *t)
+{
+    if (dev->options.set.index_bits == 64) return true;
+    if (!t) return false;
+    const int64_t elements = t->shape[0] * t->shape[1]; /* logical indices, where rows repeat */
+    const int64_t reach = (t->shape[0] - 1) * t->stride[0] + t->shape[1];
+    return elements >= INT32_MAX || reach >= INT32_MAX;
+}
+
+bool atto__matrix_divides(const atto_tensor *t, int32_t elements)
+{
+    return t->offset % elements == 0 && t->shape[1] % elements == 0 &&
+           (t->shape[0] == 1 || t->stride[0] % elements == 0);
+}
+
+static bool is_wide(const atto_device *dev, const atto__gemm *g)
+{
+    const atto_tensor *all[] = { g->a, g->b, g->out, g->z, g->residual, g->prologue_z };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (atto__matrix_wide(dev, all[i])) return true;
+    return false;
+}
+
+static bool quads_fit(const atto__gemm *g)
+{
+    return atto__matrix_divides(g->out, 4) && (!g->z || atto__matrix_divides(g->z, 4)) &&
+           (!g->residual || atto__matrix_divides(g->residual, 4));
+}
+
+static uint32_t epilogue_flags(const atto__gemm *g)
+{
+    uint32_t flags = 0;
+    if (g->bias) flags |= ATTO_EPILOGUE_BIAS;
+    if (g->bias && g->bias->dtype == ATTO_F32) flags |= ATTO_EPILOGUE_BIAS_F32;
+    if (g->z) flags |= ATTO_EPILOGUE_Z;
+    if (g->residual) flags |= ATTO_EPILOGUE_RESIDUAL;
+    if (g->add) flags |= ATTO_EPILOGUE_ADD;
+    if (quads_fit(g)) flags |= ATTO_EPILOGUE_QUADS;
+    return flags;
+}
+
+void atto__arg_epilogue(atto__args *args, const atto__gemm *g, bool wide)
+{
+    const atto_tensor none = { .rank = 2 };
+    atto__arg_matrix(args, wide, g->out);
+    atto__arg_tensor(args, g->bias ? g->bias : &none);
+    atto__arg_matrix(args, wide, g->z);
+    atto__arg_matrix(args, wide, g->residual);
+    atto__arg_uint(args, epilogue_flags(g));
+    atto__arg_float(args, g->act.a);
+    atto__arg_float(args, g->act.b);
+    atto__arg_dropout(args, g->dropout, g->rng);
+}
+
+atto__gemm_knobs atto__gemm_knobs_of(const atto__gemm *g)
+{
+    return (atto__gemm_knobs){
+        .prologue = g->prologue,
+        .act = atto_activation_name(g->act.kind),
+        .dropout = atto__dropout_knob_of(g->dropout, g->rng),
+    };
+}
+
+static bool vectors_fit(const atto_tensor *t)
+{
+    return atto__matrix_divides(t, atto__vector_elements(t->dtype));
+}
+
+static atto__gemm_knobs all_knobs(const atto_device *dev, const atto__gemm *g)
+{
+    atto__gemm_knobs knobs = atto__gemm_knobs_of(g);
+    knobs.a = g->a->dtype;
+    knobs.b = g->b->dtype;
+    knobs.c = g->out->dtype;
+    knobs.a_transposed = g->a_transposed;
+    knobs.b_transposed = g->b_transposed;
+    knobs.a_vectors = vectors_fit(g->a) && (!g->prologue_z || vectors_fit(g->prologue_z));
+    knobs.b_vectors = vectors_fit(g->b);
+    knobs.wide = is_wide(dev, g);
+    return knobs;
+}
+
+/* ---- launches ---- */
+
+static atto_status launch(atto_device *dev, const atto__gemm *g, const plan *p)
+{
+    const atto__gemm_knobs knobs = all_knobs(dev, g);
+    atto__args args;
+    args.count = 0;
+    atto__arg_matrix(&args, knobs.wide, g->a);
+    atto__arg_matrix(&args, knobs.wide, g->b);
+    if (g->prologue) atto__arg_matrix(&args, knobs.wide, g->prologue_z);
+    atto__arg_index(&args, knobs.wide, g->m);
+    atto__arg_index(&args, knobs.wide, g->n);
+    atto__arg_index(&args, knobs.wide, g->k);
+    atto__arg_index(&args, knobs.wide, p->tiles);
+    atto__arg_index(&args, knobs.wide, p->slice);
+    atto__arg_ulong(&args, p->slices > 1 ? (uint64_t)(g->m * g->n) : 0);
+    atto__arg_epilogue(&args, g, knobs.wide);
+
+    atto__variant variant;
+    if (p->tile) {
+        atto__gemm_tile_variant(p->tile, &knobs, &variant);
+    } else {
+        atto__gemm_rows_variant(p->rows, p->lanes, &knobs, &variant);
+    }
+    const int32_t items = p->tile ? atto__gemm_tile_items(p->tile) : p->lanes;
+    return atto__launch_sized(dev, &variant, &args, p->tiles * p->slices, items);
+}
+
+atto_status atto__gemm_finish(atto_device *dev, const atto__gemm *g, const atto_tensor *sums,
+                              int64_t slices)
+{
+    atto__gemm_knobs knobs = atto__gemm_knobs_of(g);
+    knobs.a = ATTO_F32;
+    knobs.b = g->bias ? g->bias->dtype : ATTO_F32;
+    knobs.c = g->out->dtype;
+    knobs.wide = is_wide(dev, g);
+    atto__args args;
+    args.count = 0;
+    atto__arg_tensor(&args, sums);
+    atto__arg_index(&args, knobs.wide, g->m);
+    atto__arg_index(&args, knobs.wide, g->n);
+    atto__arg_uint(&args, (uint32_t)slices);
+    atto__arg_epilogue(&args, g, knobs.wide);
+    atto__variant variant;
+    atto__gemm_plain_variant("gemm.cl", "atto_gemm_finish", &knobs, &variant);
+    const int64_t quads = g->m * ceil_divide(g->n, 4);
+    return atto__launch(dev, &variant, &args,
+                        atto__group_count(quads, atto__opencl_of(dev)->group_size));
+}
+
+/* What the slices store: plain sums, side by side in scratch. */
+static atto__gemm without_epilogue(const atto__gemm *g, const atto_tensor *sums)
+{
+    atto__gemm plain = *g;
+    plain.out = sums;
+    plain.add = false;
+    plain.bias = plain.z = plain.residual = NULL;
+    if (!g->prologue) {
+        plain.act = atto_identity();
+        plain.dropout = 0.0f;
+    }
+    return plain;
+}
+
+static atto_status run_in_slices(atto_device *dev, const atto__gemm *g, const plan *p)
+{
+    atto_buffer buffer;
+    atto_tensor sums;
+    ATTO_TRY(atto__scratch_tensor(dev, ATTO_F32, 2, (int64_t[]){ p->slices * g->m, g->n }, &buffer,
+                                  &sums));
+    const atto__gemm plain = without_epilogue(g, &sums);
+    ATTO_TRY(launch(dev, &plain, p));
+    atto__gemm rest = *g;
+    if (g->prologue) { /* which is done */
+        rest.act = atto_identity();
+        rest.dropout = 0.0f;
+        rest.prologue = false;
+    }
+    return atto__gemm_finish(dev, &rest, &sums, p->slices);
+}
+
+atto_status atto__gemm_run(atto_device *dev, const atto__gemm *g)
+{
+    plan p;
+    ATTO_TRY(make_plan(dev, g, &p));
+    return p.slices > 1 ? run_in_slices(dev, g, &p) : launch(dev, g, &p);
+}
+
+atto_status atto__gemm_prepare(atto_device *dev, atto_dtype dtype)
+{
+    const atto_tensor square = {
+        .dtype = dtype, .rank = 2, .shape = { 64, 64 }, .stride = { 64, 1 }
+    };
+    const atto__gemm g = { .m = 64, .n = 64, .k = 64, .a = &square, .b = &square, .out = &square };
+    plan p;
+    ATTO_TRY(make_plan(dev, &g, &p));
+    const atto__gemm_knobs knobs = all_knobs(dev, &g);
+    atto__variant variant;
+    atto__gemm_tile_variant(p.tile, &knobs, &variant);
+    return atto__prepare(dev, &variant);
+}

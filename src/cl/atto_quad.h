@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: MIT */
+/* Four neighbouring elements of a row: what the epilogue and the prologue of matrix kernels work on.
+ * Four, because they share one Philox counter, and because a sum's 16 bytes of f32 are four. */
+#ifndef ATTO_QUAD_H
+#define ATTO_QUAD_H
+
+#include "atto_kernel.h"
+#include "atto_dropout.h"
+
+#ifndef ATTO_ACT
+#define ATTO_ACT attom_identity
+#endif
+#define ATTO_ACT_GRAD ATTO_PASTE(ATTO_ACT, _grad)
+
+/* The derivative of the identity does not need z, so z is not read. */
+#define ATTO_IGNORES_Z_attom_identity 1
+#define ATTO_READS_Z                  (!ATTO_PASTE(ATTO_IGNORES_Z_, ATTO_ACT))
+
+/* ---- memory: at is a multiple of 4, the pointer aligned to match ---- */
+
+ATTO_UNROLLED void atto_get_quad_f32(__global const atto_f32 *p, size_t at, float *v)
+{
+    const float4 raw = *(__global const float4 *)(p + at);
+    ATTO_SPLIT_4(raw, v);
+}
+
+ATTO_UNROLLED void atto_get_quad_f16(__global const atto_f16 *p, size_t at, float *v)
+{
+    const ushort4 raw = *(__global const ushort4 *)(p + at);
+    const float4 wide = vload_half4(0, (const half *)&raw);
+    ATTO_SPLIT_4(wide, v);
+}
+
+ATTO_UNROLLED void atto_get_quad_bf16(__global const atto_bf16 *p, size_t at, float *v)
+{
+    const ushort4 raw = *(__global const ushort4 *)(p + at);
+    const float4 wide = as_float4(convert_uint4(raw) << 16);
+    ATTO_SPLIT_4(wide, v);
+}
+
+ATTO_UNROLLED void atto_put_quad_f32(__global atto_f32 *p, size_t at, const float *v)
+{
+    *(__global float4 *)(p + at) = (float4)(ATTO_JOIN_4(v));
+}
+
+ATTO_UNROLLED void atto_put_quad_f16(__global atto_f16 *p, size_t at, const float *v)
+{
+    ushort4 raw;
+    vstore_half4_rte((float4)(ATTO_JOIN_4(v)), 0, (half *)&raw);
+    *(__global ushort4 *)(p + at) = raw;
+}
+
+ATTO_UNROLLED void atto_put_quad_bf16(__global atto_bf16 *p, size_t at, const float *v)
+{
+    const uint2 raw = (uint2)(atto_pack_pair_bf16(v[0], v[1]), atto_pack_pair_bf16(v[2], v[3]));
+    *(__global uint2 *)(p + at) = raw;
+}
+
+/* ---- arithmetic ---- */
+
+/* v[e] = act(v[e]) */
+ATTO_UNROLLED void atto_act_quad(float *v, float a, float b)
+{
+#pragma unroll
+    for (uint e = 0; e < 4; e++) v[e] = ATTO_ACT(v[e], a, b);
+}
+
+/* v[e] = act'(z[e]) * v[e] */
+ATTO_UNROLLED void atto_act_grad_quad(float *v, const float *z, float a, float b)
+{
+#pragma unroll
+    for (uint e = 0; e < 4; e++) v[e] = ATTO_ACT_GRAD(z[e], a, b) * v[e];
+}
+
+/* v[e] has the logical index i + e. grouped, the same for all work-items: i is a multiple of 4. */
+ATTO_UNROLLED void atto_drop_quad(float *v, atto_mask m, ulong i, bool grouped)
+{
+#if ATTO_DROPOUT == 1
+    if (grouped) {
+        const attom_u32x4 words = atto_mask_words(m, m.offset + i / 4);
+        v[0] = atto_drop_if(attom_keep(words.w0, m.threshold), v[0], m.scale);
+        v[1] = atto_drop_if(attom_keep(words.w1, m.threshold), v[1], m.scale);
+        v[2] = atto_drop_if(attom_keep(words.w2, m.threshold), v[2], m.scale);
+        v[3] = atto_drop_if(attom_keep(words.w3, m.threshold), v[3], m.scale);
+        return;
+    }
+#endif
+#pragma unroll
+    for (uint e = 0; e < 4; e++) v[e] = atto_drop(v[e], m, i + e);
+}
+
+#endif

@@ -1,0 +1,361 @@
+/* SPDX-License-Identifier: MIT */
+/* gemm.cl - matrix products with a prologue and an epilogue.
+ *
+ *   c[i][j] = epilogue(sum over r of a(i, r) * b(j, r))      i < m, j < n, r < k
+ *
+ * a is stored [m, k] or [k, m], b [n, k] or [k, n]; sums are f32 whatever the storage. Knobs and how
+ * tiles lie in memory: atto_tile.h; what happens before and after: atto_prologue.h, atto_epilogue.h.
+ *
+ *   atto_gemm_tile    a work-group computes a tile of c. In each 32 work-items 8 stand side by side
+ *                     and 4 above each other; a work-item has ITEM_M x ITEM_N elements:
+ *
+ *                         columns  tx, tx+8, tx+16, tx+24 of each block of 32      tx = 0 .. 7
+ *                         rows     4 ty .. 4 ty + 3 of each block of 4 TY          ty = 0 .. TY-1
+ *
+ *   atto_gemm_rows    a work-group computes ATTO_TILE_M x 4 elements of c, for few rows: work-item
+ *                     `lane` takes vectors lane, lane + ATTO_WG, ... of k
+ *   atto_gemm_finish  sums of slices of k, in their order, and the epilogue
+ *
+ * A long k can be cut into slices of `slice` values, each a work-group's, which then store plain sums
+ * at c + number * c_slice. */
+#include "atto_tile.h"
+
+/* Tiles are taken in bands of so many rows of tiles, so that groups at work share operands. */
+#define ATTO_BAND 16
+
+/* ---- tiles ---- */
+
+#define ATTO_TY      (ATTO_TILE_M / ATTO_ITEM_M)                 /* work-items above each other */
+#define ATTO_STAGE   (ATTO_TILE_K * (ATTO_TILE_M + ATTO_TILE_N)) /* floats of a step's tiles */
+#define ATTO_SLICE_K (ATTO_TILE_K / ATTO_SLICES) /* values of k in a step of a part of the group */
+
+/* A work-item's place in its part of the work-group. In every 8 work-items that load together 4
+ * columns and 2 rows: an H200 serves that twice as fast as 8 columns. */
+static inline uint atto_tx(uint lane)
+{
+    return ATTO_TY % 4 == 0 ? (lane & 3) | (lane >> 3 & 1) << 2 : lane & 7;
+}
+
+static inline uint atto_ty(uint lane)
+{
+    return ATTO_TY % 4 == 0 ? (lane >> 5) * 4 + ((lane >> 2 & 1) | (lane >> 4 & 1) << 1)
+                            : lane >> 3;
+}
+
+/* Row of c, in the tile, of a work-item's row i. */
+static inline uint atto_tile_row(uint ty, uint i)
+{
+    return i / 4 * (4 * ATTO_TY) + ty * 4 + i % 4;
+}
+
+/* Number of the first row and column of a work-group's tile. */
+static inline void atto_tile_corner(atto_index tile, atto_index m, atto_index n, atto_index *m0,
+                                    atto_index *n0)
+{
+    const atto_index down = (m + ATTO_TILE_M - 1) / ATTO_TILE_M;
+    const atto_index across = (n + ATTO_TILE_N - 1) / ATTO_TILE_N;
+    const atto_index band = tile / (ATTO_BAND * across), inside = tile % (ATTO_BAND * across);
+    const atto_index height = min(down - band * ATTO_BAND, (atto_index)ATTO_BAND);
+    *m0 = (band * ATTO_BAND + inside % height) * ATTO_TILE_M;
+    *n0 = inside / height * ATTO_TILE_N;
+}
+
+ATTO_UNROLLED void atto_load_rows(__local const float *tile, uint k, uint ty, float *a)
+{
+#pragma unroll
+    for (uint i = 0; i < ATTO_ITEM_M; i += 4) {
+        const float4 v = *(__local const float4 *)(tile + atto_a_place(k, atto_tile_row(ty, i)));
+        ATTO_SPLIT_4(v, a + i);
+    }
+}
+
+ATTO_UNROLLED void atto_load_columns(__local const float *tile, uint k, uint tx, float *b)
+{
+#pragma unroll
+    for (uint j = 0; j < ATTO_ITEM_N; j += 4) {
+        const float4 v = *(__local const float4 *)(tile + atto_b_block(k, j * 8 + tx));
+        float word[4];
+        ATTO_SPLIT_4(v, word);
+#pragma unroll
+        for (uint e = 0; e < 4; e++) b[j + e] = word[atto_b_word(k, e)];
+    }
+}
+
+/* sum += a b^T over this part's k of one step. Columns outside and rows in alternating direction: the
+ * order decides which registers meet in one instruction, and on NVIDIA a third of the speed. */
+ATTO_UNROLLED void atto_multiply(__local const float *a_tile, __local const float *b_tile,
+                                 uint part, uint tx, uint ty, float (*sum)[ATTO_ITEM_N])
+{
+#pragma unroll
+    for (uint r = 0; r < ATTO_SLICE_K; r++) {
+        const uint k = part * ATTO_SLICE_K + r;
+        float a[ATTO_ITEM_M], b[ATTO_ITEM_N];
+        atto_load_rows(a_tile, k, ty, a);
+        atto_load_columns(b_tile, k, tx, b);
+#pragma unroll
+        for (uint j = 0; j < ATTO_ITEM_N; j++) {
+#pragma unroll
+            for (uint step = 0; step < ATTO_ITEM_M; step++) {
+                const uint i = j & 1 ? ATTO_ITEM_M - 1 - step : step;
+                sum[i][j] = fma(a[i], b[j], sum[i][j]);
+            }
+        }
+    }
+}
+
+/* ---- epilogue ---- */
+
+/* Element of a block of 32 columns in local memory; the swizzle keeps four neighbours together. */
+static inline uint atto_block_place(uint part, uint row, uint column)
+{
+    return (part * ATTO_TILE_M + row) * 32 + (column ^ (row >> 2 & 3) * 8);
+}
+
+/* Puts columns j .. j + 3 of each work-item into local memory, */
+ATTO_UNROLLED void atto_put_block(__local float *block, uint part, uint tx, uint ty, uint j,
+                                  float (*sum)[ATTO_ITEM_N])
+{
+#pragma unroll
+    for (uint i = 0; i < ATTO_ITEM_M; i++) {
+#pragma unroll
+        for (uint e = 0; e < 4; e++)
+            block[atto_block_place(part, atto_tile_row(ty, i), tx + 8 * e)] = sum[i][j + e];
+    }
+}
+
+/* and stores that block of 32 columns of c: the parts' sums in order, then the epilogue. */
+ATTO_UNROLLED void atto_store_block(__local const float *block, const atto_epilogue *e,
+                                    atto_index m0, atto_index n0)
+{
+#pragma unroll 1
+    for (uint quad = get_local_id(0); quad < ATTO_TILE_M * 8; quad += ATTO_GROUP) {
+        const uint row = quad / 8, column = quad % 8 * 4;
+        float4 total = 0.0f;
+#pragma unroll
+        for (uint part = 0; part < ATTO_SLICES; part++)
+            total += *(__local const float4 *)(block + atto_block_place(part, row, column));
+        float v[4];
+        ATTO_SPLIT_4(total, v);
+        atto_epilogue_store(e, m0 + row, n0 + column, v);
+    }
+}
+
+/* Local memory holds two steps' tiles, and after the sum a block of 32 columns of each part. */
+#define ATTO_BLOCK  (ATTO_SLICES * ATTO_TILE_M * 32)
+#define ATTO_FLOATS (2 * ATTO_STAGE > ATTO_BLOCK ? 2 * ATTO_STAGE : ATTO_BLOCK)
+
+#if ATTO_PROLOGUE
+#define ATTO_PROLOGUE_PARAMETERS \
+    __global const ATTO_A_T *saved_z, const ulong saved_z_at, const atto_index saved_z_stride,
+#else
+#define ATTO_PROLOGUE_PARAMETERS
+#endif
+
+#if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_gemm_tile)
+
+/* One step's vectors of a, z (with a prologue) and b. */
+typedef struct atto_step {
+    uint4 a[ATTO_A_COUNT], z[ATTO_A_COUNT], b[ATTO_B_COUNT];
+} atto_step;
+
+__kernel __attribute__((reqd_work_group_size(ATTO_GROUP, 1, 1))) void
+atto_gemm_tile(__global const ATTO_A_T *a, const ulong a_at, const atto_index a_stride,
+               __global const ATTO_B_T *b, const ulong b_at, const atto_index b_stride,
+               ATTO_PROLOGUE_PARAMETERS const atto_index m, const atto_index n, const atto_index k,
+               const atto_index tiles, const atto_index slice, const ulong c_slice,
+               ATTO_EPILOGUE_PARAMETERS)
+{
+    __local float memory[ATTO_FLOATS] __attribute__((aligned(128)));
+    const uint part = get_local_id(0) / (ATTO_GROUP / ATTO_SLICES);
+    const uint lane = get_local_id(0) % (ATTO_GROUP / ATTO_SLICES);
+    const uint tx = atto_tx(lane), ty = atto_ty(lane);
+    const atto_index number = (atto_index)get_group_id(0) / tiles; /* of the slice of k */
+    const atto_index first = number * slice, end = min(k, first + slice);
+    atto_index m0, n0;
+    atto_tile_corner((atto_index)get_group_id(0) % tiles, m, n, &m0, &n0);
+    a += a_at;
+    b += b_at;
+    c += number * c_slice;
+#if ATTO_PROLOGUE
+    saved_z += saved_z_at;
+    const atto_prologue prologue = ATTO_PROLOGUE_OF(ATTO_A_TRANSPOSED ? m : k);
+#else
+    const atto_prologue prologue = { 0 };
+#endif
+#if ATTO_PROLOGUE && ATTO_READS_Z
+#define ATTO_FETCH_Z(k0, whole) atto_fetch_a(saved_z, saved_z_stride, m0, k0, m, end, whole, at.z)
+#else
+#define ATTO_FETCH_Z(k0, whole) (void)0
+#endif
+/* A step with all of its k is loaded without checks of k. */
+#define ATTO_FETCH(k0, whole)                                   \
+    do {                                                        \
+        atto_fetch_a(a, a_stride, m0, k0, m, end, whole, at.a); \
+        ATTO_FETCH_Z(k0, whole);                                \
+        atto_fetch_b(b, b_stride, n0, k0, n, end, whole, at.b); \
+    } while (0)
+#define ATTO_FETCH_STEP(k0)            \
+    do {                               \
+        if ((k0) + ATTO_TILE_K <= end) \
+            ATTO_FETCH(k0, true);      \
+        else                           \
+            ATTO_FETCH(k0, false);     \
+    } while (0)
+#define ATTO_STASH_STEP(k0)                                              \
+    do {                                                                 \
+        atto_stash_a(at.a, at.z, &prologue, m0, k0, memory + buffer);    \
+        atto_stash_b(at.b, memory + buffer + ATTO_TILE_K * ATTO_TILE_M); \
+    } while (0)
+
+    float sum[ATTO_ITEM_M][ATTO_ITEM_N];
+#pragma unroll
+    for (uint i = 0; i < ATTO_ITEM_M; i++) {
+#pragma unroll
+        for (uint j = 0; j < ATTO_ITEM_N; j++) sum[i][j] = 0.0f;
+    }
+
+    atto_step at;
+    uint buffer = 0;
+    if (first < end) {
+        ATTO_FETCH_STEP(first);
+        ATTO_STASH_STEP(first);
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    /* The loads of a step fly while the step before is multiplied. All work-items have the same k0
+     * and meet the same barriers. */
+#pragma unroll 1
+    for (atto_index k0 = first; k0 < end; k0 += ATTO_TILE_K) {
+        const bool more = k0 + ATTO_TILE_K < end;
+        if (more) ATTO_FETCH_STEP(k0 + ATTO_TILE_K);
+        atto_multiply(memory + buffer, memory + buffer + ATTO_TILE_K * ATTO_TILE_M, part, tx, ty,
+                      sum);
+        buffer = ATTO_STAGE - buffer;
+        if (more) ATTO_STASH_STEP(k0 + ATTO_TILE_K);
+        barrier(CLK_LOCAL_MEM_FENCE);
+    }
+
+    const atto_epilogue e = ATTO_EPILOGUE_OF(m, n);
+#pragma unroll
+    for (uint j = 0; j < ATTO_ITEM_N; j += 4) {
+        if (j > 0) barrier(CLK_LOCAL_MEM_FENCE);
+        atto_put_block(memory, part, tx, ty, j, sum);
+        barrier(CLK_LOCAL_MEM_FENCE);
+        atto_store_block(memory, &e, m0, n0 + j * 8);
+    }
+}
+#endif
+
+/* ---- few rows ---- */
+
+#if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_gemm_rows)
+
+/* Work-items of a work-group. */
+#ifndef ATTO_LANES
+#define ATTO_LANES 64
+#endif
+
+/* sum += a b^T over one vector of k; a row or column that does not exist is read as the last one. */
+ATTO_UNROLLED void atto_rows_multiply(__global const ATTO_A_T *a, const atto_index *a_row,
+                                      __global const ATTO_B_T *b, const atto_index *b_row,
+                                      atto_index k, uint count, float (*sum)[4])
+{
+    uint4 raw[4];
+    float column[4][ATTO_B_VEC];
+#pragma unroll
+    for (uint j = 0; j < 4; j++) raw[j] = atto_b_vector(b, b_row[j] + k, count);
+#pragma unroll
+    for (uint j = 0; j < 4; j++) ATTO_B_UNPACK(raw[j], column[j]);
+#pragma unroll
+    for (uint i = 0; i < ATTO_TILE_M; i++) {
+        float row[ATTO_A_VEC];
+        ATTO_A_UNPACK(atto_a_vector(a, a_row[i] + k, count), row);
+#pragma unroll
+        for (uint j = 0; j < 4; j++) {
+#pragma unroll
+            for (uint e = 0; e < ATTO_A_VEC; e++) sum[i][j] = fma(row[e], column[j][e], sum[i][j]);
+        }
+    }
+}
+
+/* a and b have one storage type. */
+__kernel __attribute__((reqd_work_group_size(ATTO_LANES, 1, 1))) void
+atto_gemm_rows(__global const ATTO_A_T *a, const ulong a_at, const atto_index a_stride,
+               __global const ATTO_B_T *b, const ulong b_at, const atto_index b_stride,
+               const atto_index m, const atto_index n, const atto_index k, const atto_index tiles,
+               const atto_index slice, const ulong c_slice, ATTO_EPILOGUE_PARAMETERS)
+{
+    __local float partial[ATTO_TILE_M * 4 * ATTO_LANES]; /* [element][work-item] */
+    const uint lane = get_local_id(0);
+    const atto_index number = (atto_index)get_group_id(0) / tiles;
+    const atto_index tile = (atto_index)get_group_id(0) % tiles, down = (m - 1) / ATTO_TILE_M + 1;
+    const atto_index m0 = tile % down * ATTO_TILE_M, n0 = tile / down * 4;
+    const atto_index first = number * slice, end = min(k, first + slice);
+    c += number * c_slice;
+
+    atto_index a_row[ATTO_TILE_M], b_row[4];
+    float sum[ATTO_TILE_M][4];
+#pragma unroll
+    for (uint i = 0; i < ATTO_TILE_M; i++) a_row[i] = min(m0 + i, m - 1) * a_stride;
+#pragma unroll
+    for (uint j = 0; j < 4; j++) b_row[j] = min(n0 + j, n - 1) * b_stride;
+#pragma unroll
+    for (uint i = 0; i < ATTO_TILE_M; i++) {
+#pragma unroll
+        for (uint j = 0; j < 4; j++) sum[i][j] = 0.0f;
+    }
+    for (atto_index r = first + lane * ATTO_A_VEC; r < end; r += ATTO_LANES * ATTO_A_VEC)
+        atto_rows_multiply(a + a_at, a_row, b + b_at, b_row, r, atto_left(r, end, ATTO_A_VEC), sum);
+
+#pragma unroll
+    for (uint i = 0; i < ATTO_TILE_M; i++) {
+#pragma unroll
+        for (uint j = 0; j < 4; j++) partial[(i * 4 + j) * ATTO_LANES + lane] = sum[i][j];
+    }
+    /* Halves: work-item t adds for element t / half. The same barriers for all. */
+    for (uint half_lanes = ATTO_LANES / 2; half_lanes > 0; half_lanes /= 2) {
+        barrier(CLK_LOCAL_MEM_FENCE);
+        for (uint t = lane; t < ATTO_TILE_M * 4 * half_lanes; t += ATTO_LANES) {
+            const uint at = t / half_lanes * ATTO_LANES + t % half_lanes;
+            partial[at] += partial[at + half_lanes];
+        }
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    const atto_epilogue e = ATTO_EPILOGUE_OF(m, n);
+    if (lane < ATTO_TILE_M) {
+        float v[4];
+#pragma unroll
+        for (uint j = 0; j < 4; j++) v[j] = partial[(lane * 4 + j) * ATTO_LANES];
+        atto_epilogue_store(&e, m0 + lane, n0, v);
+    }
+}
+#endif
+
+/* ---- slices ---- */
+
+#if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_gemm_finish)
+/* sums is [slices, m, n], dense. Work-item t owns four columns of a row. */
+ATTO_KERNEL void atto_gemm_finish(__global const float *sums, const ulong sums_at,
+                                  const atto_index m, const atto_index n, const uint slices,
+                                  ATTO_EPILOGUE_PARAMETERS)
+{
+    const atto_index t = (atto_index)get_global_id(0), across = (n + 3) / 4;
+    const atto_index row = t / across, column = t % across * 4;
+    if (row >= m) return;
+    float v[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
+    size_t at = sums_at + (size_t)row * n + column;
+    for (uint s = 0; s < slices; s++, at += (size_t)m * n) {
+        float more[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
+        if (n % 4 == 0) { /* the same for all work-items */
+            atto_get_quad_f32(sums, at, more);
+        } else {
+#pragma unroll
+            for (uint i = 0; i < 4; i++)
+                if (column + i < n) more[i] = sums[at + i];
+        }
+#pragma unroll
+        for (uint i = 0; i < 4; i++) v[i] += more[i];
+    }
+    const atto_epilogue e = ATTO_EPILOGUE_OF(m, n);
+    atto_epilogue_store(&e, row, column, v);
+}
+#endif
