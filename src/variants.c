@@ -213,7 +213,7 @@ void atto__gemm_rows_variant(int32_t rows, int32_t lanes, const atto__gemm_knobs
     text t = begin(out, "gemm.cl", "atto_gemm_rows", "");
     put_gemm(&t, knobs);
     put_operands(&t, knobs);
-    put_knob(&t, "TILE_M", rows);
+    put_knob(&t, "ROWS", rows);
     put_knob(&t, "LANES", lanes);
 }
 

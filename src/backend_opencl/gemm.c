@@ -10,7 +10,11 @@
 /* Work-groups that a GPU wants at the least, and what a sum is cut for. Constants, not the number of
  * compute units: the order of a sum must not depend on that. An H200 has 132. */
 #define ENOUGH_GROUPS 100
-#define WANTED_GROUPS 264
+#define WANTED_GROUPS 256
+
+/* The same for tiles whose work-groups share out k: they wait for memory, and more of them fit. */
+#define ENOUGH_SLICED 400
+#define WANTED_SLICED 512
 
 /* A slice of a sum is at least so long: a second kernel must be worth it. */
 #define SLICE_K    1024
@@ -105,8 +109,12 @@ static const atto__gemm_tile *choose_tile(const atto_device *dev, const atto__ge
 /* Cuts k so that there is work for all, in multiples of every tile's k. */
 static void cut(const atto__gemm *g, plan *p)
 {
-    const int64_t wanted = p->tiles < ENOUGH_GROUPS ? ceil_divide(WANTED_GROUPS, p->tiles) : 1;
-    const int64_t slices = wanted < most_slices(g) ? wanted : most_slices(g);
+    const bool sliced = p->tile && p->tile->slices > 1;
+    int64_t slices = 1;
+    if (p->tiles < (sliced ? ENOUGH_SLICED : ENOUGH_GROUPS))
+        slices = (sliced ? WANTED_SLICED : WANTED_GROUPS) / p->tiles;
+    if (slices > most_slices(g)) slices = most_slices(g);
+    if (slices < 1) slices = 1;
     p->slice = ceil_divide(ceil_divide(g->k, slices), 64) * 64;
     if (p->slice == 0) p->slice = 64; /* k = 0 */
     p->slices = g->k > 0 ? ceil_divide(g->k, p->slice) : 1;

@@ -92,27 +92,45 @@
 
 /* ---- places in local memory ---- */
 
-static inline uint atto_a_place(uint k, uint row)
+/* What k does to a row's place: bits 2, 3 and 4 of k, reversed. */
+static inline uint atto_a_swizzle(uint k)
 {
     const uint swizzle = (k >> 2 & 1) * 16 ^ (k >> 3 & 1) * 8 ^ (k >> 4 & 1) * 4;
-    return k * ATTO_TILE_M + (row ^ (swizzle & (ATTO_TILE_M - 1)));
+    return swizzle & (ATTO_TILE_M - 1) & (ATTO_TILE_K * 2 - 1 < 16 ? 16 : 28);
 }
 
-/* The 16 bytes that hold columns column, column + 8, + 16, + 24; column mod 32 is below 8. */
-static inline uint atto_b_block(uint k, uint column)
+static inline uint atto_a_place(uint k, uint row)
 {
-    return k * ATTO_TILE_N + (((column & ~31u) + (column & 7) * 4) ^ (k >> 3 & 7) * 4);
+    return k * ATTO_TILE_M + (row ^ atto_a_swizzle(k));
 }
 
-/* Which of the four words at that place belongs to column + 8 e. */
+/* What k does to the place of a block's 16 bytes, and to the words in them. */
+static inline uint atto_b_swizzle(uint k)
+{
+    return ATTO_TILE_K > 8 ? (k >> 3 & 7) * 4 : 0;
+}
+
 static inline uint atto_b_word(uint k, uint e)
 {
     return e ^ (k >> 2 & 1) * 2;
 }
 
+/* The 16 bytes at k = 0 that hold columns column, column + 8, + 16, + 24; column mod 32 below 8. */
+static inline uint atto_b_block(uint column)
+{
+    return (column & ~31u) + (column & 7) * 4;
+}
+
 static inline uint atto_b_place(uint k, uint column)
 {
-    return atto_b_block(k, (column & ~31u) + (column & 7)) + atto_b_word(k, column >> 3 & 3);
+    return k * ATTO_TILE_N + (atto_b_block(column & ~24u) ^ atto_b_swizzle(k)) +
+           atto_b_word(k, column >> 3 & 3);
+}
+
+/* This work-item's number; the mask tells the compiler its range. */
+static inline uint atto_item(void)
+{
+    return (uint)get_local_id(0) & (ATTO_GROUP - 1);
 }
 
 /* ---- global memory to registers ---- */
@@ -165,70 +183,99 @@ static inline uint atto_left(atto_index i, atto_index n, uint vector)
     return i < n ? (uint)min(n - i, (atto_index)vector) : 0;
 }
 
-/* Where a vector lies in its operand, and how many of its elements exist. */
-typedef struct atto_span {
-    atto_index at;
-    uint count;
-} atto_span;
+/* Where this work-item's vectors of an operand come from and where in local memory they go. Both move on
+ * from step to step, so that NVIDIA's compiler does not compute them from the work-item's number anew in
+ * every step. */
+typedef struct atto_route_a {
+    __global const ATTO_A_T *from[ATTO_A_COUNT], *z_from[ATTO_A_COUNT];
+    uint to[ATTO_A_COUNT];
+} atto_route_a;
 
-/* An operand stored [rows, k]. A row that does not exist is read as the last one: what it gives is
- * never stored. whole: all of the step's k exist. */
-static inline atto_span atto_span_of(atto_index row, atto_index k, atto_index stride,
-                                     atto_index rows, atto_index end, uint vector, bool whole)
+typedef struct atto_route_b {
+    __global const ATTO_B_T *from[ATTO_B_COUNT];
+    uint to[ATTO_B_COUNT];
+} atto_route_b;
+
+/* Offset of a vector in an operand stored [rows, k], or [k, rows]. A row that does not exist is read as
+ * the last one: what it gives is never stored. */
+static inline atto_index atto_offset(atto_index row, uint k, atto_index stride, atto_index rows,
+                                     bool transposed, bool vectors, uint vector)
 {
-    atto_span s;
-    s.at = min(row, rows - 1) * stride + k;
-    s.count = whole ? vector : atto_left(k, end, vector);
-    return s;
+    if (!transposed) return min(row, rows - 1) * stride + k;
+    return k * stride + (vectors ? min(row, rows - vector) : row);
 }
 
-/* The same stored [k, rows]. vectors: a row vector outside is read as the last one. */
-static inline atto_span atto_span_transposed(atto_index row, atto_index k, atto_index stride,
-                                             atto_index rows, atto_index end, uint vector,
-                                             bool vectors, bool whole)
+/* How many of a vector's elements exist. In vectors all or none do. whole: all of the step's k do. */
+static inline uint atto_existing(atto_index row, atto_index k, atto_index rows, atto_index end,
+                                 bool transposed, bool vectors, uint vector, bool whole)
 {
-    atto_span s;
-    s.count = vectors ? vector : atto_left(row, rows, vector);
-    if (vectors) row = min(row, rows - vector);
-    s.at = k * stride + row;
-    if (!whole && k >= end) s.count = 0;
-    return s;
+    if (!transposed) return whole ? vector : atto_left(k, end, vector);
+    if (!whole && k >= end) return 0;
+    return vectors ? vector : atto_left(row, rows, vector);
 }
 
-/* This work-item's vectors of the tile of a (or z) at row m0 and k0. */
-ATTO_UNROLLED void atto_fetch_a(__global const ATTO_A_T *p, atto_index stride, atto_index m0,
+/* This work-item's vectors of rows m0 .. of a (or z), stored at p, from k0. */
+ATTO_UNROLLED void atto_route_from_a(__global const ATTO_A_T **from, __global const ATTO_A_T *p,
+                                     atto_index stride, atto_index m0, atto_index k0, atto_index m)
+{
+    p += ATTO_A_TRANSPOSED ? k0 * stride : k0;
+#pragma unroll
+    for (uint i = 0; i < ATTO_A_COUNT; i++) {
+        const uint v = atto_item() + i * ATTO_GROUP;
+        from[i] = p + atto_offset(m0 + ATTO_A_ROW(v), ATTO_A_K(v), stride, m, ATTO_A_TRANSPOSED,
+                                  ATTO_A_VECTORS, ATTO_A_VEC);
+    }
+}
+
+/* tile: the number of the first float of the tile in local memory, a multiple of 32. */
+ATTO_UNROLLED void atto_route_to_a(uint *to, uint tile)
+{
+#pragma unroll
+    for (uint i = 0; i < ATTO_A_COUNT; i++) {
+        const uint v = atto_item() + i * ATTO_GROUP;
+        to[i] = tile + atto_a_place(ATTO_A_K(v), ATTO_A_ROW(v));
+    }
+}
+
+ATTO_UNROLLED void atto_route_of_b(atto_route_b *r, __global const ATTO_B_T *p, atto_index stride,
+                                   atto_index n0, atto_index k0, atto_index n, uint tile)
+{
+    p += ATTO_B_TRANSPOSED ? k0 * stride : k0;
+#pragma unroll
+    for (uint i = 0; i < ATTO_B_COUNT; i++) {
+        const uint v = atto_item() + i * ATTO_GROUP;
+        r->from[i] = p + atto_offset(n0 + ATTO_B_COLUMN(v), ATTO_B_K(v), stride, n,
+                                     ATTO_B_TRANSPOSED, ATTO_B_VECTORS, ATTO_B_VEC);
+        r->to[i] = tile + atto_b_place(ATTO_B_K(v), ATTO_B_COLUMN(v));
+    }
+}
+
+/* Loads this work-item's vectors of the tile of a (or z) at row m0 and k0, and moves on. */
+ATTO_UNROLLED void atto_fetch_a(__global const ATTO_A_T **from, atto_index stride, atto_index m0,
                                 atto_index k0, atto_index m, atto_index end, bool whole, uint4 *raw)
 {
 #pragma unroll
     for (uint i = 0; i < ATTO_A_COUNT; i++) {
-        const uint v = get_local_id(0) + i * ATTO_GROUP;
+        const uint v = atto_item() + i * ATTO_GROUP;
         if (!ATTO_A_HAS(v)) break;
-        const atto_index row = m0 + ATTO_A_ROW(v), k = k0 + ATTO_A_K(v);
-#if ATTO_A_TRANSPOSED
-        const atto_span s =
-            atto_span_transposed(row, k, stride, m, end, ATTO_A_VEC, ATTO_A_VECTORS, whole);
-#else
-        const atto_span s = atto_span_of(row, k, stride, m, end, ATTO_A_VEC, whole);
-#endif
-        raw[i] = atto_a_vector(p, s.at, s.count);
+        const uint count = atto_existing(m0 + ATTO_A_ROW(v), k0 + ATTO_A_K(v), m, end,
+                                         ATTO_A_TRANSPOSED, ATTO_A_VECTORS, ATTO_A_VEC, whole);
+        raw[i] = atto_a_vector(from[i], 0, count);
+        from[i] += (ATTO_A_TRANSPOSED ? (size_t)stride : 1) * ATTO_TILE_K;
     }
 }
 
-ATTO_UNROLLED void atto_fetch_b(__global const ATTO_B_T *p, atto_index stride, atto_index n0,
+ATTO_UNROLLED void atto_fetch_b(__global const ATTO_B_T **from, atto_index stride, atto_index n0,
                                 atto_index k0, atto_index n, atto_index end, bool whole, uint4 *raw)
 {
 #pragma unroll
     for (uint i = 0; i < ATTO_B_COUNT; i++) {
-        const uint v = get_local_id(0) + i * ATTO_GROUP;
+        const uint v = atto_item() + i * ATTO_GROUP;
         if (!ATTO_B_HAS(v)) break;
-        const atto_index column = n0 + ATTO_B_COLUMN(v), k = k0 + ATTO_B_K(v);
-#if ATTO_B_TRANSPOSED
-        const atto_span s =
-            atto_span_transposed(column, k, stride, n, end, ATTO_B_VEC, ATTO_B_VECTORS, whole);
-#else
-        const atto_span s = atto_span_of(column, k, stride, n, end, ATTO_B_VEC, whole);
-#endif
-        raw[i] = atto_b_vector(p, s.at, s.count);
+        const uint count = atto_existing(n0 + ATTO_B_COLUMN(v), k0 + ATTO_B_K(v), n, end,
+                                         ATTO_B_TRANSPOSED, ATTO_B_VECTORS, ATTO_B_VEC, whole);
+        raw[i] = atto_b_vector(from[i], 0, count);
+        from[i] += (ATTO_B_TRANSPOSED ? (size_t)stride : 1) * ATTO_TILE_K;
     }
 }
 
@@ -254,45 +301,57 @@ ATTO_UNROLLED void atto_prologue_vector(const atto_prologue *p, atto_index row, 
 #endif
 }
 
+/* Stores the vectors and moves on by turn, to the other buffer. Places of a vector's other elements follow
+ * from that of its first: its k, row or column is a multiple of the vector, so bits of the place change. */
 ATTO_UNROLLED void atto_stash_a(const uint4 *raw, const uint4 *raw_z, const atto_prologue *p,
-                                atto_index m0, atto_index k0, __local float *tile)
+                                __local float *memory, uint *to, atto_index m0, atto_index k0,
+                                uint turn)
 {
 #pragma unroll
     for (uint i = 0; i < ATTO_A_COUNT; i++) {
-        const uint vector = get_local_id(0) + i * ATTO_GROUP;
+        const uint vector = atto_item() + i * ATTO_GROUP;
         if (!ATTO_A_HAS(vector)) break;
-        const uint row = ATTO_A_ROW(vector), k = ATTO_A_K(vector);
         float v[ATTO_A_VEC];
         ATTO_A_UNPACK(raw[i], v);
-        atto_prologue_vector(p, m0 + row, k0 + k, v, raw_z[i]);
+        atto_prologue_vector(p, m0 + ATTO_A_ROW(vector), k0 + ATTO_A_K(vector), v, raw_z[i]);
+#pragma unroll
+        for (int e = 0; e < ATTO_A_VEC; e += 4) {
 #if ATTO_A_TRANSPOSED
-#pragma unroll
-        for (uint e = 0; e < ATTO_A_VEC; e += 4)
-            *(__local float4 *)(tile + atto_a_place(k, row + e)) = (float4)(ATTO_JOIN_4(v + e));
+            __local float *at = ATTO_TILE_K <= 16 ? memory + to[i] + e : memory + (to[i] ^ e);
+            *(__local float4 *)at = (float4)(ATTO_JOIN_4(v + e));
 #else
+            __local float *at = memory + (to[i] ^ atto_a_swizzle(e));
 #pragma unroll
-        for (uint e = 0; e < ATTO_A_VEC; e++) tile[atto_a_place(k + e, row)] = v[e];
+            for (int f = 0; f < 4; f++) at[(e + f) * ATTO_TILE_M] = v[e + f];
 #endif
+        }
+        to[i] += turn;
     }
 }
 
-ATTO_UNROLLED void atto_stash_b(const uint4 *raw, __local float *tile)
+ATTO_UNROLLED void atto_stash_b(const uint4 *raw, __local float *memory, uint *to, uint turn)
 {
 #pragma unroll
     for (uint i = 0; i < ATTO_B_COUNT; i++) {
-        const uint vector = get_local_id(0) + i * ATTO_GROUP;
+        const uint vector = atto_item() + i * ATTO_GROUP;
         if (!ATTO_B_HAS(vector)) break;
-        const uint column = ATTO_B_COLUMN(vector), k = ATTO_B_K(vector);
         float v[ATTO_B_VEC];
         ATTO_B_UNPACK(raw[i], v);
 #pragma unroll
-        for (uint e = 0; e < ATTO_B_VEC; e++) {
+        for (int e = 0; e < ATTO_B_VEC; e += 4) {
 #if ATTO_B_TRANSPOSED
-            tile[atto_b_place(k, column + e)] = v[e];
+#pragma unroll
+            for (int f = 0; f < 4; f++) {
+                const int bits = (e + f) * 4;
+                *(ATTO_TILE_K == 8 ? memory + to[i] + bits : memory + (to[i] ^ bits)) = v[e + f];
+            }
 #else
-            tile[atto_b_place(k + e, column)] = v[e];
+            __local float *at = memory + (to[i] ^ e / 2);
+#pragma unroll
+            for (int f = 0; f < 4; f++) at[(e + f) * ATTO_TILE_N] = v[e + f];
 #endif
         }
+        to[i] += turn;
     }
 }
 

@@ -12,8 +12,8 @@
  *                         columns  tx, tx+8, tx+16, tx+24 of each block of 32      tx = 0 .. 7
  *                         rows     4 ty .. 4 ty + 3 of each block of 4 TY          ty = 0 .. TY-1
  *
- *   atto_gemm_rows    a work-group computes ATTO_TILE_M x 4 elements of c, for few rows: work-item
- *                     `lane` takes vectors lane, lane + ATTO_WG, ... of k
+ *   atto_gemm_rows    a work-group computes ATTO_ROWS x 4 elements of c, for few rows: work-item
+ *                     `lane` takes vectors lane, lane + ATTO_LANES, ... of k
  *   atto_gemm_finish  sums of slices of k, in their order, and the epilogue
  *
  * A long k can be cut into slices of `slice` values, each a work-group's, which then store plain sums
@@ -60,38 +60,54 @@ static inline void atto_tile_corner(atto_index tile, atto_index m, atto_index n,
     *n0 = inside / height * ATTO_TILE_N;
 }
 
-ATTO_UNROLLED void atto_load_rows(__local const float *tile, uint k, uint ty, float *a)
+/* Places of a work-item's first row and column at each four k of its part: r then adds a constant, which
+ * stands in the load itself. */
+typedef struct atto_view {
+    uint a[ATTO_SLICE_K / 4], b[ATTO_SLICE_K / 4];
+} atto_view;
+
+ATTO_UNROLLED void atto_view_of(atto_view *view, uint part, uint tx, uint ty)
+{
+    const uint k0 = part * ATTO_SLICE_K;
+#pragma unroll
+    for (uint q = 0; q < ATTO_SLICE_K / 4; q++) {
+        view->a[q] = k0 * ATTO_TILE_M + (ty * 4 ^ atto_a_swizzle(k0) ^ atto_a_swizzle(q * 4));
+        view->b[q] = ATTO_TILE_K * ATTO_TILE_M + k0 * ATTO_TILE_N +
+                     (tx * 4 ^ atto_b_swizzle(k0) ^ atto_b_swizzle(q * 4));
+    }
+}
+
+ATTO_UNROLLED void atto_load_rows(__local const float *p, int r, float *a)
 {
 #pragma unroll
-    for (uint i = 0; i < ATTO_ITEM_M; i += 4) {
-        const float4 v = *(__local const float4 *)(tile + atto_a_place(k, atto_tile_row(ty, i)));
+    for (int i = 0; i < ATTO_ITEM_M; i += 4) {
+        const float4 v = *(__local const float4 *)(p + (r * ATTO_TILE_M + i * ATTO_TY));
         ATTO_SPLIT_4(v, a + i);
     }
 }
 
-ATTO_UNROLLED void atto_load_columns(__local const float *tile, uint k, uint tx, float *b)
+ATTO_UNROLLED void atto_load_columns(__local const float *p, int r, float *b)
 {
 #pragma unroll
-    for (uint j = 0; j < ATTO_ITEM_N; j += 4) {
-        const float4 v = *(__local const float4 *)(tile + atto_b_block(k, j * 8 + tx));
+    for (int j = 0; j < ATTO_ITEM_N; j += 4) {
+        const float4 v = *(__local const float4 *)(p + (r * ATTO_TILE_N + j * 8));
         float word[4];
         ATTO_SPLIT_4(v, word);
 #pragma unroll
-        for (uint e = 0; e < 4; e++) b[j + e] = word[atto_b_word(k, e)];
+        for (int e = 0; e < 4; e++) b[j + e] = word[atto_b_word(r, e)];
     }
 }
 
 /* sum += a b^T over this part's k of one step. Columns outside and rows in alternating direction: the
  * order decides which registers meet in one instruction, and on NVIDIA a third of the speed. */
-ATTO_UNROLLED void atto_multiply(__local const float *a_tile, __local const float *b_tile,
-                                 uint part, uint tx, uint ty, float (*sum)[ATTO_ITEM_N])
+ATTO_UNROLLED void atto_multiply(__local const float *memory, atto_view *view, uint turn,
+                                 float (*sum)[ATTO_ITEM_N])
 {
 #pragma unroll
-    for (uint r = 0; r < ATTO_SLICE_K; r++) {
-        const uint k = part * ATTO_SLICE_K + r;
+    for (int r = 0; r < ATTO_SLICE_K; r++) {
         float a[ATTO_ITEM_M], b[ATTO_ITEM_N];
-        atto_load_rows(a_tile, k, ty, a);
-        atto_load_columns(b_tile, k, tx, b);
+        atto_load_rows(memory + view->a[r / 4], r, a);
+        atto_load_columns(memory + view->b[r / 4], r, b);
 #pragma unroll
         for (uint j = 0; j < ATTO_ITEM_N; j++) {
 #pragma unroll
@@ -100,6 +116,11 @@ ATTO_UNROLLED void atto_multiply(__local const float *a_tile, __local const floa
                 sum[i][j] = fma(a[i], b[j], sum[i][j]);
             }
         }
+    }
+#pragma unroll
+    for (uint q = 0; q < ATTO_SLICE_K / 4; q++) {
+        view->a[q] += turn;
+        view->b[q] += turn;
     }
 }
 
@@ -128,7 +149,7 @@ ATTO_UNROLLED void atto_store_block(__local const float *block, const atto_epilo
                                     atto_index m0, atto_index n0)
 {
 #pragma unroll 1
-    for (uint quad = get_local_id(0); quad < ATTO_TILE_M * 8; quad += ATTO_GROUP) {
+    for (uint quad = atto_item(); quad < ATTO_TILE_M * 8; quad += ATTO_GROUP) {
         const uint row = quad / 8, column = quad % 8 * 4;
         float4 total = 0.0f;
 #pragma unroll
@@ -166,8 +187,8 @@ atto_gemm_tile(__global const ATTO_A_T *a, const ulong a_at, const atto_index a_
                ATTO_EPILOGUE_PARAMETERS)
 {
     __local float memory[ATTO_FLOATS] __attribute__((aligned(128)));
-    const uint part = get_local_id(0) / (ATTO_GROUP / ATTO_SLICES);
-    const uint lane = get_local_id(0) % (ATTO_GROUP / ATTO_SLICES);
+    const uint part = atto_item() / (ATTO_GROUP / ATTO_SLICES);
+    const uint lane = atto_item() % (ATTO_GROUP / ATTO_SLICES);
     const uint tx = atto_tx(lane), ty = atto_ty(lane);
     const atto_index number = (atto_index)get_group_id(0) / tiles; /* of the slice of k */
     const atto_index first = number * slice, end = min(k, first + slice);
@@ -182,18 +203,27 @@ atto_gemm_tile(__global const ATTO_A_T *a, const ulong a_at, const atto_index a_
 #else
     const atto_prologue prologue = { 0 };
 #endif
+    atto_route_a from_a;
+    atto_route_b from_b;
+    atto_view view;
+    atto_view_of(&view, part, tx, ty);
+    atto_route_from_a(from_a.from, a, a_stride, m0, first, m);
+    atto_route_to_a(from_a.to, 0);
+    atto_route_of_b(&from_b, b, b_stride, n0, first, n, ATTO_TILE_K * ATTO_TILE_M);
 #if ATTO_PROLOGUE && ATTO_READS_Z
-#define ATTO_FETCH_Z(k0, whole) atto_fetch_a(saved_z, saved_z_stride, m0, k0, m, end, whole, at.z)
+    atto_route_from_a(from_a.z_from, saved_z, saved_z_stride, m0, first, m);
+#define ATTO_FETCH_Z(k0, whole) \
+    atto_fetch_a(from_a.z_from, saved_z_stride, m0, k0, m, end, whole, at.z)
 #else
 #define ATTO_FETCH_Z(k0, whole) (void)0
 #endif
-/* A step with all of its k is loaded without checks of k. */
-#define ATTO_FETCH(k0, whole)                                   \
-    do {                                                        \
-        atto_fetch_a(a, a_stride, m0, k0, m, end, whole, at.a); \
-        ATTO_FETCH_Z(k0, whole);                                \
-        atto_fetch_b(b, b_stride, n0, k0, n, end, whole, at.b); \
+#define ATTO_FETCH(k0, whole)                                             \
+    do {                                                                  \
+        atto_fetch_a(from_a.from, a_stride, m0, k0, m, end, whole, at.a); \
+        ATTO_FETCH_Z(k0, whole);                                          \
+        atto_fetch_b(from_b.from, b_stride, n0, k0, n, end, whole, at.b); \
     } while (0)
+/* A step with all of its k is loaded without checks of k. */
 #define ATTO_FETCH_STEP(k0)            \
     do {                               \
         if ((k0) + ATTO_TILE_K <= end) \
@@ -201,10 +231,11 @@ atto_gemm_tile(__global const ATTO_A_T *a, const ulong a_at, const atto_index a_
         else                           \
             ATTO_FETCH(k0, false);     \
     } while (0)
-#define ATTO_STASH_STEP(k0)                                              \
-    do {                                                                 \
-        atto_stash_a(at.a, at.z, &prologue, m0, k0, memory + buffer);    \
-        atto_stash_b(at.b, memory + buffer + ATTO_TILE_K * ATTO_TILE_M); \
+#define ATTO_STASH_STEP(k0)                                                   \
+    do {                                                                      \
+        atto_stash_a(at.a, at.z, &prologue, memory, from_a.to, m0, k0, turn); \
+        atto_stash_b(at.b, memory, from_b.to, turn);                          \
+        turn = 0 - turn;                                                      \
     } while (0)
 
     float sum[ATTO_ITEM_M][ATTO_ITEM_N];
@@ -215,7 +246,7 @@ atto_gemm_tile(__global const ATTO_A_T *a, const ulong a_at, const atto_index a_
     }
 
     atto_step at;
-    uint buffer = 0;
+    uint turn = ATTO_STAGE; /* from one buffer to the other; then back */
     if (first < end) {
         ATTO_FETCH_STEP(first);
         ATTO_STASH_STEP(first);
@@ -227,9 +258,7 @@ atto_gemm_tile(__global const ATTO_A_T *a, const ulong a_at, const atto_index a_
     for (atto_index k0 = first; k0 < end; k0 += ATTO_TILE_K) {
         const bool more = k0 + ATTO_TILE_K < end;
         if (more) ATTO_FETCH_STEP(k0 + ATTO_TILE_K);
-        atto_multiply(memory + buffer, memory + buffer + ATTO_TILE_K * ATTO_TILE_M, part, tx, ty,
-                      sum);
-        buffer = ATTO_STAGE - buffer;
+        atto_multiply(memory, &view, 0 - turn, sum);
         if (more) ATTO_STASH_STEP(k0 + ATTO_TILE_K);
         barrier(CLK_LOCAL_MEM_FENCE);
     }
@@ -249,7 +278,10 @@ atto_gemm_tile(__global const ATTO_A_T *a, const ulong a_at, const atto_index a_
 
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_gemm_rows)
 
-/* Work-items of a work-group. */
+/* Rows of c and work-items of a work-group. */
+#ifndef ATTO_ROWS
+#define ATTO_ROWS 4
+#endif
 #ifndef ATTO_LANES
 #define ATTO_LANES 64
 #endif
@@ -266,7 +298,7 @@ ATTO_UNROLLED void atto_rows_multiply(__global const ATTO_A_T *a, const atto_ind
 #pragma unroll
     for (uint j = 0; j < 4; j++) ATTO_B_UNPACK(raw[j], column[j]);
 #pragma unroll
-    for (uint i = 0; i < ATTO_TILE_M; i++) {
+    for (uint i = 0; i < ATTO_ROWS; i++) {
         float row[ATTO_A_VEC];
         ATTO_A_UNPACK(atto_a_vector(a, a_row[i] + k, count), row);
 #pragma unroll
@@ -284,22 +316,22 @@ atto_gemm_rows(__global const ATTO_A_T *a, const ulong a_at, const atto_index a_
                const atto_index m, const atto_index n, const atto_index k, const atto_index tiles,
                const atto_index slice, const ulong c_slice, ATTO_EPILOGUE_PARAMETERS)
 {
-    __local float partial[ATTO_TILE_M * 4 * ATTO_LANES]; /* [element][work-item] */
+    __local float partial[ATTO_ROWS * 4 * ATTO_LANES]; /* [element][work-item] */
     const uint lane = get_local_id(0);
     const atto_index number = (atto_index)get_group_id(0) / tiles;
-    const atto_index tile = (atto_index)get_group_id(0) % tiles, down = (m - 1) / ATTO_TILE_M + 1;
-    const atto_index m0 = tile % down * ATTO_TILE_M, n0 = tile / down * 4;
+    const atto_index tile = (atto_index)get_group_id(0) % tiles, down = (m - 1) / ATTO_ROWS + 1;
+    const atto_index m0 = tile % down * ATTO_ROWS, n0 = tile / down * 4;
     const atto_index first = number * slice, end = min(k, first + slice);
     c += number * c_slice;
 
-    atto_index a_row[ATTO_TILE_M], b_row[4];
-    float sum[ATTO_TILE_M][4];
+    atto_index a_row[ATTO_ROWS], b_row[4];
+    float sum[ATTO_ROWS][4];
 #pragma unroll
-    for (uint i = 0; i < ATTO_TILE_M; i++) a_row[i] = min(m0 + i, m - 1) * a_stride;
+    for (uint i = 0; i < ATTO_ROWS; i++) a_row[i] = min(m0 + i, m - 1) * a_stride;
 #pragma unroll
     for (uint j = 0; j < 4; j++) b_row[j] = min(n0 + j, n - 1) * b_stride;
 #pragma unroll
-    for (uint i = 0; i < ATTO_TILE_M; i++) {
+    for (uint i = 0; i < ATTO_ROWS; i++) {
 #pragma unroll
         for (uint j = 0; j < 4; j++) sum[i][j] = 0.0f;
     }
@@ -307,21 +339,21 @@ atto_gemm_rows(__global const ATTO_A_T *a, const ulong a_at, const atto_index a_
         atto_rows_multiply(a + a_at, a_row, b + b_at, b_row, r, atto_left(r, end, ATTO_A_VEC), sum);
 
 #pragma unroll
-    for (uint i = 0; i < ATTO_TILE_M; i++) {
+    for (uint i = 0; i < ATTO_ROWS; i++) {
 #pragma unroll
         for (uint j = 0; j < 4; j++) partial[(i * 4 + j) * ATTO_LANES + lane] = sum[i][j];
     }
     /* Halves: work-item t adds for element t / half. The same barriers for all. */
     for (uint half_lanes = ATTO_LANES / 2; half_lanes > 0; half_lanes /= 2) {
         barrier(CLK_LOCAL_MEM_FENCE);
-        for (uint t = lane; t < ATTO_TILE_M * 4 * half_lanes; t += ATTO_LANES) {
+        for (uint t = lane; t < ATTO_ROWS * 4 * half_lanes; t += ATTO_LANES) {
             const uint at = t / half_lanes * ATTO_LANES + t % half_lanes;
             partial[at] += partial[at + half_lanes];
         }
     }
     barrier(CLK_LOCAL_MEM_FENCE);
     const atto_epilogue e = ATTO_EPILOGUE_OF(m, n);
-    if (lane < ATTO_TILE_M) {
+    if (lane < ATTO_ROWS) {
         float v[4];
 #pragma unroll
         for (uint j = 0; j < 4; j++) v[j] = partial[(lane * 4 + j) * ATTO_LANES];
