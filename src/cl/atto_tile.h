@@ -205,12 +205,12 @@ static inline atto_index atto_offset(atto_index row, uint k, atto_index stride, 
     return k * stride + (vectors ? min(row, rows - vector) : row);
 }
 
-/* How many of a vector's elements exist. In vectors all or none do. whole: all of the step's k do. */
+/* How many of a vector's elements exist. In vectors all or none do. */
 static inline uint atto_existing(atto_index row, atto_index k, atto_index rows, atto_index end,
-                                 bool transposed, bool vectors, uint vector, bool whole)
+                                 bool transposed, bool vectors, uint vector)
 {
-    if (!transposed) return whole ? vector : atto_left(k, end, vector);
-    if (!whole && k >= end) return 0;
+    if (!transposed) return atto_left(k, end, vector);
+    if (k >= end) return 0;
     return vectors ? vector : atto_left(row, rows, vector);
 }
 
@@ -250,30 +250,31 @@ ATTO_UNROLLED void atto_route_of_b(atto_route_b *r, __global const ATTO_B_T *p, 
     }
 }
 
-/* Loads this work-item's vectors of the tile of a (or z) at row m0 and k0, and moves on. */
+/* Loads this work-item's vectors of the tile of a (or z) at row m0 and k0, and moves on. What does not
+ * exist is 0: no branch, so that the compiler may spread the loads over the products of a step. */
 ATTO_UNROLLED void atto_fetch_a(__global const ATTO_A_T **from, atto_index stride, atto_index m0,
-                                atto_index k0, atto_index m, atto_index end, bool whole, uint4 *raw)
+                                atto_index k0, atto_index m, atto_index end, uint4 *raw)
 {
 #pragma unroll
     for (uint i = 0; i < ATTO_A_COUNT; i++) {
         const uint v = atto_item() + i * ATTO_GROUP;
         if (!ATTO_A_HAS(v)) break;
         const uint count = atto_existing(m0 + ATTO_A_ROW(v), k0 + ATTO_A_K(v), m, end,
-                                         ATTO_A_TRANSPOSED, ATTO_A_VECTORS, ATTO_A_VEC, whole);
+                                         ATTO_A_TRANSPOSED, ATTO_A_VECTORS, ATTO_A_VEC);
         raw[i] = atto_a_vector(from[i], 0, count);
         from[i] += (ATTO_A_TRANSPOSED ? (size_t)stride : 1) * ATTO_TILE_K;
     }
 }
 
 ATTO_UNROLLED void atto_fetch_b(__global const ATTO_B_T **from, atto_index stride, atto_index n0,
-                                atto_index k0, atto_index n, atto_index end, bool whole, uint4 *raw)
+                                atto_index k0, atto_index n, atto_index end, uint4 *raw)
 {
 #pragma unroll
     for (uint i = 0; i < ATTO_B_COUNT; i++) {
         const uint v = atto_item() + i * ATTO_GROUP;
         if (!ATTO_B_HAS(v)) break;
         const uint count = atto_existing(n0 + ATTO_B_COLUMN(v), k0 + ATTO_B_K(v), n, end,
-                                         ATTO_B_TRANSPOSED, ATTO_B_VECTORS, ATTO_B_VEC, whole);
+                                         ATTO_B_TRANSPOSED, ATTO_B_VECTORS, ATTO_B_VEC);
         raw[i] = atto_b_vector(from[i], 0, count);
         from[i] += (ATTO_B_TRANSPOSED ? (size_t)stride : 1) * ATTO_TILE_K;
     }

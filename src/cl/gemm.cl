@@ -63,16 +63,18 @@ static inline void atto_tile_corner(atto_index tile, atto_index m, atto_index n,
 /* Places of a work-item's first row and column at each four k of its part: r then adds a constant, which
  * stands in the load itself. */
 typedef struct atto_view {
-    uint a[ATTO_SLICE_K / 4], b[ATTO_SLICE_K / 4];
+    __local const float *a[ATTO_SLICE_K / 4], *b[ATTO_SLICE_K / 4];
 } atto_view;
 
-ATTO_UNROLLED void atto_view_of(atto_view *view, uint part, uint tx, uint ty)
+ATTO_UNROLLED void atto_view_of(atto_view *view, __local const float *memory, uint part, uint tx,
+                                uint ty)
 {
     const uint k0 = part * ATTO_SLICE_K;
 #pragma unroll
     for (uint q = 0; q < ATTO_SLICE_K / 4; q++) {
-        view->a[q] = k0 * ATTO_TILE_M + (ty * 4 ^ atto_a_swizzle(k0) ^ atto_a_swizzle(q * 4));
-        view->b[q] = ATTO_TILE_K * ATTO_TILE_M + k0 * ATTO_TILE_N +
+        view->a[q] =
+            memory + k0 * ATTO_TILE_M + (ty * 4 ^ atto_a_swizzle(k0) ^ atto_a_swizzle(q * 4));
+        view->b[q] = memory + ATTO_TILE_K * ATTO_TILE_M + k0 * ATTO_TILE_N +
                      (tx * 4 ^ atto_b_swizzle(k0) ^ atto_b_swizzle(q * 4));
     }
 }
@@ -100,14 +102,13 @@ ATTO_UNROLLED void atto_load_columns(__local const float *p, int r, float *b)
 
 /* sum += a b^T over this part's k of one step. Columns outside and rows in alternating direction: the
  * order decides which registers meet in one instruction, and on NVIDIA a third of the speed. */
-ATTO_UNROLLED void atto_multiply(__local const float *memory, atto_view *view, uint turn,
-                                 float (*sum)[ATTO_ITEM_N])
+ATTO_UNROLLED void atto_multiply(atto_view *view, int turn, float (*sum)[ATTO_ITEM_N])
 {
 #pragma unroll
     for (int r = 0; r < ATTO_SLICE_K; r++) {
         float a[ATTO_ITEM_M], b[ATTO_ITEM_N];
-        atto_load_rows(memory + view->a[r / 4], r, a);
-        atto_load_columns(memory + view->b[r / 4], r, b);
+        atto_load_rows(view->a[r / 4], r, a);
+        atto_load_columns(view->b[r / 4], r, b);
 #pragma unroll
         for (uint j = 0; j < ATTO_ITEM_N; j++) {
 #pragma unroll
@@ -206,30 +207,21 @@ atto_gemm_tile(__global const ATTO_A_T *a, const ulong a_at, const atto_index a_
     atto_route_a from_a;
     atto_route_b from_b;
     atto_view view;
-    atto_view_of(&view, part, tx, ty);
+    atto_view_of(&view, memory, part, tx, ty);
     atto_route_from_a(from_a.from, a, a_stride, m0, first, m);
     atto_route_to_a(from_a.to, 0);
     atto_route_of_b(&from_b, b, b_stride, n0, first, n, ATTO_TILE_K * ATTO_TILE_M);
 #if ATTO_PROLOGUE && ATTO_READS_Z
     atto_route_from_a(from_a.z_from, saved_z, saved_z_stride, m0, first, m);
-#define ATTO_FETCH_Z(k0, whole) \
-    atto_fetch_a(from_a.z_from, saved_z_stride, m0, k0, m, end, whole, at.z)
+#define ATTO_FETCH_Z(k0) atto_fetch_a(from_a.z_from, saved_z_stride, m0, k0, m, end, at.z)
 #else
-#define ATTO_FETCH_Z(k0, whole) (void)0
+#define ATTO_FETCH_Z(k0) (void)0
 #endif
-#define ATTO_FETCH(k0, whole)                                             \
-    do {                                                                  \
-        atto_fetch_a(from_a.from, a_stride, m0, k0, m, end, whole, at.a); \
-        ATTO_FETCH_Z(k0, whole);                                          \
-        atto_fetch_b(from_b.from, b_stride, n0, k0, n, end, whole, at.b); \
-    } while (0)
-/* A step with all of its k is loaded without checks of k. */
-#define ATTO_FETCH_STEP(k0)            \
-    do {                               \
-        if ((k0) + ATTO_TILE_K <= end) \
-            ATTO_FETCH(k0, true);      \
-        else                           \
-            ATTO_FETCH(k0, false);     \
+#define ATTO_FETCH_STEP(k0)                                        \
+    do {                                                           \
+        atto_fetch_a(from_a.from, a_stride, m0, k0, m, end, at.a); \
+        ATTO_FETCH_Z(k0);                                          \
+        atto_fetch_b(from_b.from, b_stride, n0, k0, n, end, at.b); \
     } while (0)
 #define ATTO_STASH_STEP(k0)                                                   \
     do {                                                                      \
@@ -247,19 +239,16 @@ atto_gemm_tile(__global const ATTO_A_T *a, const ulong a_at, const atto_index a_
 
     atto_step at;
     uint turn = ATTO_STAGE; /* from one buffer to the other; then back */
-    if (first < end) {
-        ATTO_FETCH_STEP(first);
-        ATTO_STASH_STEP(first);
-    }
+    ATTO_FETCH_STEP(first);
+    ATTO_STASH_STEP(first);
     barrier(CLK_LOCAL_MEM_FENCE);
-    /* The loads of a step fly while the step before is multiplied. All work-items have the same k0
-     * and meet the same barriers. */
+    /* The loads of a step fly while the step before is multiplied; behind the last step they load
+     * nothing. All work-items have the same k0 and meet the same barriers. */
 #pragma unroll 1
     for (atto_index k0 = first; k0 < end; k0 += ATTO_TILE_K) {
-        const bool more = k0 + ATTO_TILE_K < end;
-        if (more) ATTO_FETCH_STEP(k0 + ATTO_TILE_K);
-        atto_multiply(memory, &view, 0 - turn, sum);
-        if (more) ATTO_STASH_STEP(k0 + ATTO_TILE_K);
+        ATTO_FETCH_STEP(k0 + ATTO_TILE_K);
+        atto_multiply(&view, 0 - (int)turn, sum);
+        ATTO_STASH_STEP(k0 + ATTO_TILE_K);
         barrier(CLK_LOCAL_MEM_FENCE);
     }
 
