@@ -38,6 +38,11 @@ ATTO_API atto_tensor atto_param_value(const atto_param *p);
  * step or atto_param_zero_grad, or frozen. */
 ATTO_API atto_status atto_param_grad(const atto_param *p, atto_tensor *out);
 
+/** For backward passes of your own, the op tier's say: where a gradient goes, and whether it is to be
+ * added to one of this step. The next atto_optimizer_step takes what is there. Borrowed. ATTO_E_NULL;
+ * ATTO_E_STATE (frozen); ATTO_E_MEMORY. */
+ATTO_API atto_status atto_param_grad_target(atto_param *p, atto_tensor *out, bool *add);
+
 /** Host data, dense, of the parameter's dtype, in or out. Returns as atto_tensor_write and _read. */
 ATTO_API atto_status atto_param_write(atto_param *p, const void *data);
 ATTO_API atto_status atto_param_read(const atto_param *p, void *data);

@@ -59,6 +59,20 @@ atto_status atto_param_grad(const atto_param *p, atto_tensor *out)
     return ATTO_OK;
 }
 
+atto_status atto_param_grad_target(atto_param *p, atto_tensor *out, bool *add)
+{
+    ATTO_REQUIRE(p && out && add, ATTO_E_NULL, "param_grad_target: %s is NULL",
+                 !p     ? "p"
+                 : !out ? "out"
+                        : "add");
+    memset(out, 0, sizeof *out);
+    ATTO_REQUIRE(!p->frozen, ATTO_E_STATE, "param_grad_target: the parameter is frozen");
+    const atto_tensor *grad;
+    ATTO_TRY(atto__param_grad_slot(p, &grad, add));
+    *out = *grad;
+    return ATTO_OK;
+}
+
 atto_status atto_param_write(atto_param *p, const void *data)
 {
     ATTO_REQUIRE(p, ATTO_E_NULL, "param_write: p is NULL");
