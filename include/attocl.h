@@ -16,8 +16,10 @@
 
 #include <attocl/meter.h>
 #include <attocl/module.h>
+#include <attocl/optimizer.h>
 #include <attocl/param.h>
 #include <attocl/record.h>
+#include <attocl/schedule.h>
 #include <attocl/tape.h>
 
 #endif

@@ -11,6 +11,7 @@
 #include <attocl.h>
 
 struct atto__options;
+struct atto__optim_args; /* optim.h */
 
 #define ATTO_MERGED_RANK 4
 
@@ -87,6 +88,12 @@ typedef struct atto__vtable {
     void (*kernel_destroy)(atto_device *dev, void *kernel);
     atto_status (*launch)(atto_device *dev, void *kernel, int64_t n, const atto_kernel_arg *args,
                           int32_t count);
+
+    /* Optimisers (optim.h, cl/atto_optim.h). norm writes a chunk's partials; begin, once a step, reads
+     * those of all chunks and writes coefficients, steps and control; step updates a chunk. */
+    atto_status (*optim_norm)(atto_device *dev, const struct atto__optim_args *a);
+    atto_status (*optim_begin)(atto_device *dev, const struct atto__optim_args *a);
+    atto_status (*optim_step)(atto_device *dev, const struct atto__optim_args *a);
 
     /* Time stamps on the device; *out is the backend's own. */
     atto_status (*event_record)(atto_device *dev, void **out);

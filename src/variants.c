@@ -224,6 +224,27 @@ void atto__gemm_plain_variant(const char *file, const char *kernel, const atto__
     put_gemm(&t, knobs);
 }
 
+void atto__optim_norm_variant(atto_dtype dtype, atto__variant *out)
+{
+    text t = begin(out, "optim.cl", "atto_optim_norm", "");
+    put_value(&t, "DTYPE", atto_dtype_name(dtype));
+}
+
+void atto__optim_begin_variant(atto__variant *out)
+{
+    begin(out, "optim.cl", "atto_optim_begin", "");
+}
+
+void atto__optim_step_variant(const atto__optim_method *method, atto_dtype dtype,
+                              atto__variant *out)
+{
+    text t = begin(out, "optim.cl", "atto_optim_step", "");
+    put_value(&t, "DTYPE", atto_dtype_name(dtype));
+    put_knob(&t, "OPTIM", method->kind);
+    put_knob(&t, "MOMENTUM", method->has_momentum);
+    put_knob(&t, "CENTERED", method->centered);
+}
+
 void atto__probe_variant(atto__variant *out)
 {
     begin(out, "probe.cl", "atto_probe", "");
@@ -402,6 +423,30 @@ static bool make_linear(const int32_t *v, atto__variant *out)
     return true;
 }
 
+/* Axes: dtype. */
+static bool make_optim_norm(const int32_t *v, atto__variant *out)
+{
+    if (out) atto__optim_norm_variant(float_dtypes[v[0]], out);
+    return true;
+}
+
+static bool make_optim_begin(const int32_t *v, atto__variant *out)
+{
+    (void)v;
+    if (out) atto__optim_begin_variant(out);
+    return true;
+}
+
+/* Axes: method, momentum, centred, dtype. Only RMSprop has both options; Adam has neither. */
+static bool make_optim_step(const int32_t *v, atto__variant *out)
+{
+    const atto__optim_method method = { v[0], v[1] == 1, v[2] == 1 };
+    if (method.kind == ATTO_OPTIM_ADAM && method.has_momentum) return false;
+    if (method.kind != ATTO_OPTIM_RMSPROP && method.centered) return false;
+    if (out) atto__optim_step_variant(&method, float_dtypes[v[3]], out);
+    return true;
+}
+
 static bool make_probe(const int32_t *v, atto__variant *out)
 {
     (void)v;
@@ -420,6 +465,9 @@ static const plan plans[] = {
     { "gemm", 6, { 2, GEMM_SAME, 4, ATTO_DROPOUT_COUNT, 2, 2 }, make_gemm_rows },
     { "gemm", 3, { GEMM_SAME, ATTO_DROPOUT_COUNT, 2 }, make_gemm_finish },
     { "linear", 4, { 2, GEMM_SAME, ATTO_DROPOUT_COUNT, 2 }, make_linear },
+    { "optim", 1, { 3 }, make_optim_norm },
+    { "optim", 1, { 1 }, make_optim_begin },
+    { "optim", 4, { 3, 2, 2, 3 }, make_optim_step },
     { "probe", 1, { 1 }, make_probe },
 };
 

@@ -8,6 +8,8 @@
 
 #include <attocl/act.h>
 
+#include "optim.h"
+
 /* One program: compile file with options, take kernel out of it. The device adds its -cl-std and
  * -DATTO_WG=<work-group size>. */
 typedef struct atto__variant {
@@ -114,6 +116,12 @@ void atto__gemm_rows_variant(int32_t rows, int32_t lanes, const atto__gemm_knobs
 
 /* Kernels that know neither tiles nor b: "gemm.cl" "atto_gemm_finish", "linear.cl" "atto_linear_dz" */
 void atto__gemm_plain_variant(const char *file, const char *kernel, const atto__gemm_knobs *knobs,
+                              atto__variant *out);
+
+/* optim.cl. norm has no knob but the dtype, begin none. */
+void atto__optim_norm_variant(atto_dtype dtype, atto__variant *out);
+void atto__optim_begin_variant(atto__variant *out);
+void atto__optim_step_variant(const atto__optim_method *method, atto_dtype dtype,
                               atto__variant *out);
 
 /* probe.cl. */

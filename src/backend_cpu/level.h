@@ -12,6 +12,10 @@ atto_status ATTO_LEVEL_NAME(copy)(atto_device *dev, const atto_tensor *dst, cons
 atto_status ATTO_LEVEL_NAME(fill)(atto_device *dev, const atto_tensor *dst, uint64_t bits,
                                   const atto__layout *layout);
 
+atto_status ATTO_LEVEL_NAME(optim_norm)(atto_device *dev, const struct atto__optim_args *a);
+atto_status ATTO_LEVEL_NAME(optim_begin)(atto_device *dev, const struct atto__optim_args *a);
+atto_status ATTO_LEVEL_NAME(optim_step)(atto_device *dev, const struct atto__optim_args *a);
+
 #define X(op, OP, shape_rule, autocast, in_place, random, data_errors)                             \
     atto_status ATTO_LEVEL_NAME(op##_forward)(atto_device * dev, const struct atto_##op##_args *a, \
                                               const atto__layout *layout);                         \

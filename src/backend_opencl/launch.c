@@ -17,19 +17,22 @@ static atto__arg *next_arg(atto__args *args, size_t bytes)
     return arg;
 }
 
+void atto__arg_memory(atto__args *args, void *memory)
+{
+    atto__arg *arg = next_arg(args, sizeof(cl_mem));
+    arg->is_memory = true;
+    arg->value.memory = memory;
+}
+
 void atto__arg_tensor(atto__args *args, const atto_tensor *t)
 {
-    atto__arg *memory = next_arg(args, sizeof(cl_mem));
-    memory->is_memory = true;
-    memory->value.memory = t->buffer ? atto__memory(t) : NULL;
+    atto__arg_memory(args, t->buffer ? atto__memory(t) : NULL);
     atto__arg_ulong(args, (uint64_t)t->offset);
 }
 
 void atto__arg_error_word(atto__args *args, const atto_device *dev)
 {
-    atto__arg *memory = next_arg(args, sizeof(cl_mem));
-    memory->is_memory = true;
-    memory->value.memory = dev->error_word->memory;
+    atto__arg_memory(args, dev->error_word->memory);
     atto__arg_ulong(args, 0);
 }
 

@@ -29,6 +29,9 @@ typedef struct atto__args {
     cl_uint count;
 } atto__args;
 
+/* A buffer whose kernel starts at its front. */
+void atto__arg_memory(atto__args *args, void *memory);
+
 /* A tensor is two arguments: buffer (NULL if it has none) and ulong element offset. */
 void atto__arg_tensor(atto__args *args, const atto_tensor *t);
 /* The device's error word, as such a tensor of one uint. */

@@ -41,6 +41,11 @@ atto_status atto__opencl_copy(atto_device *dev, const atto_tensor *dst, const at
 atto_status atto__opencl_fill(atto_device *dev, const atto_tensor *dst, uint64_t bits,
                               const atto__layout *layout);
 
+/* optim.c */
+atto_status atto__opencl_optim_norm(atto_device *dev, const struct atto__optim_args *a);
+atto_status atto__opencl_optim_begin(atto_device *dev, const struct atto__optim_args *a);
+atto_status atto__opencl_optim_step(atto_device *dev, const struct atto__optim_args *a);
+
 /* kernel.c: the vtable's slots for kernels of the user's. */
 atto_status atto__opencl_kernel_create(atto_device *dev, const atto_kernel_source *source,
                                        void **out, atto__signature *signature);

@@ -11,6 +11,17 @@ act.txt: every activation and its gradient on one grid of inputs that are exact 
     inputs N                  then N lines "x dy"
     act NAME A B              then N lines "y dx1 dx": dx1 for dy = 1, dx for the dy of the grid
 
+optim.txt: trajectories of optimisers and values of schedules. Lines:
+
+    # comment
+    torch VERSION
+    optim N STEPS             then the start, and the gradient of each step: N numbers a line
+    case METHOD LR WD MOMENTUM DAMPENING NESTEROV BETA1 BETA2 EPS CENTERED MAXIMIZE CLIP
+                              then the values after each step: N numbers a line
+    scaled SCALE INTERVAL     GradScaler over SGD with lr 0.5; the gradient of step BAD_STEP has an
+                              infinity. Each line: the scale after the step, then the N values
+    schedule NAME STEPS       then that many numbers
+
 NAME, A and B are those of ATTO_ACTIVATION_TABLE; A and B are exact in float32 too. Numbers are the
 shortest decimals that read back as the same double.
 
@@ -210,6 +221,11 @@ def write_linear(out):
     for row in LINEARS:
         lines += linear_case(rng, *row)
     path = os.path.join(out, "linear.txt")
+    with open(path, "w", encoding="ascii", newline="\n") as file:
+        file.write("\n".join(lines) + "\n")
+    return path
+
+
 REDUCTIONS = ["mean", "sum", "none"]  # as atto_reduction counts them
 SHAPES = [(5,), (4, 3), (3, 1), (6, 7), (2, 5, 3), (2, 3, 2, 2)]
 
@@ -291,6 +307,147 @@ def write_cross_entropy(out):
     return path
 
 
+OPTIM_N = 7
+OPTIM_STEPS = 12
+BAD_STEP = 3
+
+# method, lr, and the options that differ from PyTorch's defaults. RMSprop's alpha stands as beta2.
+OPTIMS = [
+    ("sgd", 0.1, {}),
+    ("sgd", 0.1, {"weight_decay": 0.05}),
+    ("sgd", 0.1, {"momentum": 0.9}),
+    ("sgd", 0.1, {"momentum": 0.9, "weight_decay": 0.05}),
+    ("sgd", 0.1, {"momentum": 0.8, "dampening": 0.3}),
+    ("sgd", 0.1, {"momentum": 0.9, "nesterov": True}),
+    ("sgd", 0.1, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.05, "maximize": True}),
+    ("sgd", 0.1, {"clip": 1.0}),
+    ("adam", 0.01, {}),
+    ("adam", 0.01, {"weight_decay": 0.05}),
+    ("adam", 0.01, {"betas": (0.8, 0.95), "eps": 0.01}),
+    ("adam", 0.01, {"betas": (0.0, 0.99)}),
+    ("adam", 0.01, {"betas": (0.9, 0.0), "eps": 0.125}),
+    ("adam", 0.01, {"maximize": True, "clip": 0.5}),
+    ("adamw", 0.01, {}),
+    ("adamw", 0.01, {"weight_decay": 0.5}),
+    ("adamw", 0.01, {"weight_decay": 0.0, "betas": (0.85, 0.98), "eps": 1e-4}),
+    ("adamw", 0.01, {"maximize": True}),
+    ("rmsprop", 0.01, {}),
+    ("rmsprop", 0.01, {"weight_decay": 0.05, "alpha": 0.9}),
+    ("rmsprop", 0.01, {"eps": 0.1}),
+    ("rmsprop", 0.01, {"momentum": 0.9}),
+    ("rmsprop", 0.01, {"centered": True}),
+    ("rmsprop", 0.01, {"centered": True, "momentum": 0.7, "maximize": True}),
+]
+OPTIM_CLASSES = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW,
+                 "rmsprop": torch.optim.RMSprop}
+
+
+def optim_data():
+    """The start and the gradients, exact in float32, of several magnitudes; one is always 0."""
+    rng = random.Random(411)
+    sizes = [1.0, 1.0, 0.1, 10.0, 1e-3, 1e-6, 0.0]
+    start = [f32(rng.uniform(-2, 2)) for _ in range(OPTIM_N)]
+    grads = [[f32(size * rng.uniform(-1, 1)) for size in sizes] for _ in range(OPTIM_STEPS)]
+    return start, grads
+
+
+def optim_numbers(optimizer):
+    """What a case line holds of the optimiser's defaults."""
+    d = optimizer.defaults
+    beta1, beta2 = d.get("betas", (0.0, d.get("alpha", 0.0)))
+    flags = [int(bool(d.get(name, False))) for name in ("nesterov", "centered", "maximize")]
+    return [d["weight_decay"], d.get("momentum", 0.0), d.get("dampening", 0.0), flags[0], beta1,
+            beta2, d.get("eps", 0.0), flags[1], flags[2]]
+
+
+def numbers_line(values):
+    """Numbers as text, the shortest that read back."""
+    return " ".join(repr(v) for v in values)
+
+
+def optim_case(method, lr, options, start, grads):
+    """The lines of one trajectory."""
+    options = dict(options)
+    clip = options.pop("clip", 0.0)
+    p = torch.tensor(start, dtype=torch.float64, requires_grad=True)
+    optimizer = OPTIM_CLASSES[method]([p], lr=lr, foreach=False, **options)
+    lines = [f"case {method} {lr!r} {numbers_line(optim_numbers(optimizer))} {clip!r}"]
+    for grad in grads:
+        p.grad = torch.tensor(grad, dtype=torch.float64)
+        if clip:
+            torch.nn.utils.clip_grad_norm_([p], clip)
+        optimizer.step()
+        lines.append(numbers_line(p.detach().tolist()))
+    return lines
+
+
+def scaled_case(scale, interval, start, grads):
+    """SGD behind PyTorch's GradScaler, whose own arithmetic is float32."""
+    p = torch.tensor(start, dtype=torch.float32, requires_grad=True)
+    optimizer = torch.optim.SGD([p], lr=0.5, foreach=False)
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=interval)
+    lines = [f"scaled {scale!r} {interval}"]
+    for i, grad in enumerate(grads):
+        scaler.scale(torch.zeros(1))  # makes the scale
+        p.grad = torch.tensor(grad, dtype=torch.float32) * scaler.get_scale()
+        if i == BAD_STEP:
+            p.grad[2] = math.inf
+        scaler.step(optimizer)
+        scaler.update()
+        lines.append(numbers_line([scaler.get_scale()] + p.detach().tolist()))
+    return lines
+
+
+def schedule_case(name, steps, lr, make, momentum=False):
+    """The learning rates (or momenta) of a scheduler before each step."""
+    p = torch.zeros(1, requires_grad=True)
+    optimizer = torch.optim.SGD([p], lr=lr, momentum=0.9)
+    scheduler = make(optimizer)
+    values = []
+    for _ in range(steps):
+        values.append(optimizer.param_groups[0]["momentum" if momentum else "lr"])
+        optimizer.step()
+        if len(values) < steps:
+            scheduler.step()
+    return [f"schedule {name} {steps}"] + [repr(v) for v in values]
+
+
+def schedule_lines():
+    """Every schedule of schedule.h that PyTorch has."""
+    s = torch.optim.lr_scheduler
+    cycle = s.OneCycleLR
+    lines = schedule_case("step", 30, 0.5, lambda o: s.StepLR(o, 7, 0.1))
+    lines += schedule_case("multi_step", 30, 0.5, lambda o: s.MultiStepLR(o, [3, 11, 20], 0.3))
+    lines += schedule_case("exponential", 30, 0.5, lambda o: s.ExponentialLR(o, 0.9))
+    lines += schedule_case("linear", 30, 0.5, lambda o: s.LinearLR(o, 1 / 3, 1.0, 12))
+    lines += schedule_case("cosine", 75, 0.5, lambda o: s.CosineAnnealingLR(o, 25, 0.01))
+    lines += schedule_case("one_cycle", 50, 0.5, lambda o: cycle(o, 0.8, 50))
+    lines += schedule_case("one_cycle_odd", 37, 0.5, lambda o: cycle(
+        o, 0.8, 37, pct_start=0.21, div_factor=10.0, final_div_factor=100.0))
+    lines += schedule_case("one_cycle_linear", 50, 0.5, lambda o: cycle(
+        o, 0.8, 50, anneal_strategy="linear"))
+    lines += schedule_case("one_cycle_three", 50, 0.5, lambda o: cycle(
+        o, 0.8, 50, three_phase=True))
+    lines += schedule_case("one_cycle_momentum", 50, 0.5, lambda o: cycle(o, 0.8, 50), True)
+    return lines
+
+
+def write_optim(out):
+    """Writes optim.txt; returns its path."""
+    start, grads = optim_data()
+    lines = ["# Optimisers in float64, and schedules, made by tests/golden/make_golden.py.",
+             f"torch {torch.__version__}", f"optim {OPTIM_N} {OPTIM_STEPS}", numbers_line(start)]
+    lines += [numbers_line(grad) for grad in grads]
+    for method, lr, options in OPTIMS:
+        lines += optim_case(method, lr, options, start, grads)
+    lines += scaled_case(65536.0, 4, start, grads)
+    lines += schedule_lines()
+    path = os.path.join(out, "optim.txt")
+    with open(path, "w", encoding="ascii", newline="\n") as file:
+        file.write("\n".join(lines) + "\n")
+    return path
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", default=os.path.dirname(os.path.abspath(__file__)),
@@ -301,7 +458,7 @@ def main():
     if not torch.__version__.startswith(WANTED_TORCH + ".") and not arguments.any_version:
         parser.error(f"PyTorch is {torch.__version__}, the golden files come from {WANTED_TORCH}")
     os.makedirs(arguments.out, exist_ok=True)
-    for write in (write_act, write_linear, write_cross_entropy):
+    for write in (write_act, write_linear, write_cross_entropy, write_optim):
         path = write(arguments.out)
         print(f"{path}: {os.path.getsize(path)} bytes")
 

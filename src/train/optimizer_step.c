@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: MIT */
+/* Steps of an optimiser: clipping, loss scaling, and one launch for each chunk. */
+#include <math.h>
+#include <string.h>
+
+#include "layout.h"
+#include "train/optimizer.h"
+
+/* ---- settings ---- */
+
+atto_status atto_optimizer_set_momentum(atto_optimizer *opt, double momentum)
+{
+    ATTO_REQUIRE(opt, ATTO_E_NULL, "optimizer_set_momentum: opt is NULL");
+    const bool is_adam = opt->method.kind == ATTO_OPTIM_ADAM;
+    ATTO_REQUIRE(momentum >= 0.0 && momentum < (is_adam ? 1.0 : INFINITY), ATTO_E_ARGUMENT,
+                 "optimizer_set_momentum: %g, expected 0 or more%s", momentum,
+                 is_adam ? " and less than 1" : "");
+    ATTO_REQUIRE(is_adam || opt->method.has_momentum, ATTO_E_STATE,
+                 "optimizer_set_momentum: this %s was made without momentum", opt->name);
+    if (is_adam) {
+        opt->numbers.weight1 = (float)(1.0 - momentum);
+        opt->numbers.ln_beta1 = (float)log(momentum); /* -INFINITY for 0 */
+    } else {
+        opt->numbers.momentum = (float)momentum;
+    }
+    return ATTO_OK;
+}
+
+static void set_mode(atto_optimizer *o, uint32_t bit, bool on)
+{
+    o->mode = on ? o->mode | bit : o->mode & ~bit;
+}
+
+atto_status atto_optimizer_clip_norm(atto_optimizer *opt, double max_norm)
+{
+    ATTO_REQUIRE(opt, ATTO_E_NULL, "optimizer_clip_norm: opt is NULL");
+    ATTO_REQUIRE(max_norm >= 0.0, ATTO_E_ARGUMENT,
+                 "optimizer_clip_norm: max_norm is %g, expected 0 or more", max_norm);
+    const bool scales = opt->mode & ATTO_OPTIM_SCALES;
+    set_mode(opt, ATTO_OPTIM_CLIPS, max_norm > 0.0 && max_norm < INFINITY);
+    set_mode(opt, ATTO_OPTIM_MEASURES, max_norm > 0.0 || scales);
+    opt->max_norm = (float)max_norm;
+    return ATTO_OK;
+}
+
+static double or_default(double value, double standard)
+{
+    return value == 0.0 ? standard : value;
+}
+
+atto_status atto_optimizer_scale_loss(atto_optimizer *opt, const atto_loss_scale_options *options)
+{
+    ATTO_REQUIRE(opt, ATTO_E_NULL, "optimizer_scale_loss: opt is NULL");
+    const atto_loss_scale_options standard = { 0 };
+    const atto_loss_scale_options *o = options ? options : &standard;
+    ATTO_TRY(atto__reserved_check("optimizer_scale_loss: options", o->reserved));
+    const float initial = (float)or_default(o->initial, 65536.0);
+    const double growth = or_default(o->growth, 2.0), backoff = or_default(o->backoff, 0.5);
+    ATTO_REQUIRE(initial > 0.0f && initial < INFINITY, ATTO_E_ARGUMENT,
+                 "optimizer_scale_loss: initial is %g, expected more than 0", o->initial);
+    ATTO_REQUIRE(growth > 1.0 && growth < INFINITY, ATTO_E_ARGUMENT,
+                 "optimizer_scale_loss: growth is %g, expected more than 1", growth);
+    ATTO_REQUIRE(backoff > 0.0 && backoff < 1.0, ATTO_E_ARGUMENT,
+                 "optimizer_scale_loss: backoff is %g, expected 0 to 1, without the ends", backoff);
+    ATTO_REQUIRE(o->growth_interval >= 0, ATTO_E_ARGUMENT,
+                 "optimizer_scale_loss: growth_interval is %d", (int)o->growth_interval);
+    opt->numbers.growth = (float)growth;
+    opt->numbers.backoff = (float)backoff;
+    opt->numbers.growth_interval = o->growth_interval ? (float)o->growth_interval : 2000.0f;
+    set_mode(opt, ATTO_OPTIM_SCALES | ATTO_OPTIM_MEASURES, true);
+    const float control[] = { [ATTO_CONTROL_SCALE] = initial, [ATTO_CONTROL_GOOD] = 0.0f };
+    atto_tensor both;
+    ATTO_TRY(atto_tensor_slice(&opt->control, 0, 0, 2, 1, &both));
+    return atto_tensor_write(&both, control);
+}
+
+/* ---- scalars on the device ---- */
+
+static atto_tensor scalar_of(const atto_optimizer *o, int32_t word)
+{
+    return atto_tensor_of(o->control.buffer, ATTO_F32, atto_shape1(1), word);
+}
+
+atto_status atto_optimizer_loss_scale(const atto_optimizer *opt, atto_tensor *out)
+{
+    ATTO_REQUIRE(opt && out, ATTO_E_NULL, "optimizer_loss_scale: %s is NULL", opt ? "out" : "opt");
+    *out = scalar_of(opt, ATTO_CONTROL_SCALE);
+    return ATTO_OK;
+}
+
+atto_status atto_optimizer_norm_tensor(const atto_optimizer *opt, atto_tensor *out)
+{
+    ATTO_REQUIRE(opt && out, ATTO_E_NULL, "optimizer_norm: %s is NULL", opt ? "out" : "opt");
+    memset(out, 0, sizeof *out);
+    ATTO_REQUIRE(opt->mode & ATTO_OPTIM_MEASURES, ATTO_E_STATE,
+                 "optimizer_norm: steps do not measure it; call optimizer_clip_norm first");
+    *out = scalar_of(opt, ATTO_CONTROL_NORM);
+    return ATTO_OK;
+}
+
+atto_status atto_optimizer_norm(const atto_optimizer *opt, float *out)
+{
+    ATTO_REQUIRE(opt && out, ATTO_E_NULL, "optimizer_norm: %s is NULL", opt ? "out" : "opt");
+    atto_tensor norm;
+    ATTO_TRY(atto_optimizer_norm_tensor(opt, &norm));
+    return atto_tensor_read(&norm, out);
+}
+
+atto_status atto_optimizer_skipped(const atto_optimizer *opt, int64_t *out)
+{
+    ATTO_REQUIRE(opt && out, ATTO_E_NULL, "optimizer_skipped: %s is NULL", opt ? "out" : "opt");
+    const atto_tensor skipped = scalar_of(opt, ATTO_CONTROL_SKIPPED);
+    float count = 0.0f;
+    ATTO_TRY(atto_tensor_read(&skipped, &count));
+    *out = (int64_t)count;
+    return ATTO_OK;
+}
+
+/* ---- a step ---- */
+
+/* Which segments have a gradient; false when none has. */
+static bool gather_flags(atto_optimizer *o)
+{
+    bool any = false;
+    for (int32_t i = 0; i < o->chunk_count; i++) o->chunks[i].is_active = false;
+    for (int32_t s = 0; s < o->trained_count; s++) {
+        const atto__trained *t = &o->trained[s];
+        const bool has = t->p->has_grad && !t->p->frozen;
+        o->flags_next[s] = has;
+        o->chunks[t->chunk].is_active |= has;
+        any = any || has;
+    }
+    return any;
+}
+
+static atto_status check_memory(const atto_optimizer *o)
+{
+    for (int32_t i = 0; i < o->chunk_count; i++) {
+        ATTO_TRY(atto__view_check(&o->chunks[i].value, "optimizer_step: the parameters' memory"));
+        ATTO_TRY(atto__view_check(&o->chunks[i].grad, "optimizer_step: the gradients' memory"));
+    }
+    return ATTO_OK;
+}
+
+/* To the device only when they changed; up to a million parameters that does not wait. */
+static atto_status write_flags(atto_optimizer *o)
+{
+    const size_t bytes = (size_t)o->trained_count * sizeof *o->flags_next;
+    if (o->flags_known && memcmp(o->flags_written, o->flags_next, bytes) == 0) return ATTO_OK;
+    o->flags_known = false;
+    ATTO_TRY(atto_tensor_write(&o->flags, o->flags_next));
+    memcpy(o->flags_written, o->flags_next, bytes);
+    o->flags_known = true;
+    return ATTO_OK;
+}
+
+/* f16 and bf16 values that others have written since the last step become their masters. */
+static atto_status refresh_masters(atto_optimizer *o)
+{
+    for (int32_t s = 0; s < o->trained_count; s++) {
+        atto__trained *t = &o->trained[s];
+        const atto_tensor *vector = &o->chunks[t->chunk].master;
+        if (!vector->buffer || !o->flags_next[s] || t->version == t->p->version) continue;
+        const atto_tensor master = atto__optimizer_view(t, vector);
+        ATTO_TRY(atto_tensor_copy(&master, &t->p->value));
+        t->version = t->p->version;
+    }
+    return ATTO_OK;
+}
+
+static struct atto__optim_args args_of(const atto_optimizer *o, double lr)
+{
+    return (struct atto__optim_args){
+        .method = o->method,
+        .numbers = o->numbers,
+        .mode = o->mode,
+        .lr = (float)lr,
+        .max_norm = o->max_norm,
+        .segments = o->trained_count,
+        .spans = o->mode & ATTO_OPTIM_MEASURES ? o->spans : 0,
+        .flags = &o->flags,
+        .group_of = &o->group_of,
+        .groups = &o->groups,
+        .steps = &o->steps,
+        .coefficients = &o->coefficients,
+        .partials = &o->partials,
+        .control = &o->control,
+    };
+}
+
+static void point_at(struct atto__optim_args *a, const atto__chunk *c)
+{
+    a->blocks = c->blocks;
+    a->first_span = c->first_span;
+    a->segment_of = &c->segment_of;
+    a->value = &c->value;
+    a->grad = &c->grad;
+    a->master = c->master.buffer ? &c->master : NULL;
+    for (int32_t i = 0; i < ATTO_OPTIM_STATES; i++)
+        a->state[i] = c->state[i].buffer ? &c->state[i] : NULL;
+}
+
+/* Chunks without a gradient have partials as well: begin adds up all of them. */
+static atto_status launch(atto_optimizer *o, struct atto__optim_args *a)
+{
+    const atto__vtable *vt = o->dev->vt;
+    for (int32_t i = 0; a->spans > 0 && i < o->chunk_count; i++) {
+        point_at(a, &o->chunks[i]);
+        ATTO_TRY(vt->optim_norm(o->dev, a));
+    }
+    ATTO_TRY(vt->optim_begin(o->dev, a));
+    for (int32_t i = 0; i < o->chunk_count; i++) {
+        if (!o->chunks[i].is_active) continue;
+        point_at(a, &o->chunks[i]);
+        ATTO_TRY(vt->optim_step(o->dev, a));
+    }
+    return ATTO_OK;
+}
+
+/* Values have changed, as far as the host knows: whether a step was skipped only the device does. */
+static void use_up_gradients(atto_optimizer *o)
+{
+    for (int32_t s = 0; s < o->trained_count; s++) {
+        atto__trained *t = &o->trained[s];
+        if (!o->flags_next[s]) continue;
+        t->p->has_grad = false;
+        t->version = ++t->p->version;
+    }
+}
+
+atto_status atto_optimizer_step(atto_optimizer *opt, double lr)
+{
+    ATTO_REQUIRE(opt, ATTO_E_NULL, "optimizer_step: opt is NULL");
+    ATTO_REQUIRE(lr >= 0.0 && lr < INFINITY, ATTO_E_ARGUMENT,
+                 "optimizer_step: lr is %g, expected 0 or more", lr);
+    ATTO_TRY(atto__device_check(opt->dev));
+    if (!gather_flags(opt)) return ATTO_OK;
+    ATTO_TRY(check_memory(opt));
+    ATTO_TRY(write_flags(opt));
+    ATTO_TRY(refresh_masters(opt));
+    struct atto__optim_args args = args_of(opt, lr);
+    ATTO_TRY(launch(opt, &args));
+    use_up_gradients(opt);
+    return atto__device_finish_call(opt->dev);
+}
