@@ -74,7 +74,7 @@ typedef struct bench_row {
 } bench_row;
 
 /* X(name): bench_<name>.c defines bench_<name>_rows and bench_<name>_row_count. */
-#define BENCH_TABLES(X) X(act) X(dropout) X(linear) X(cross_entropy) X(tensor)
+#define BENCH_TABLES(X) X(act) X(dropout) X(linear) X(cross_entropy) X(optim) X(tensor)
 
 #define X(name)                                   \
     extern const bench_row bench_##name##_rows[]; \
@@ -156,6 +156,9 @@ void bench_case_text(const bench_case *c, char *out, size_t size);
 /* The sizes with which a row runs: on CPUs a quarter of those from 1024 on; then the largest one
  * halved until no tensor has more elements than the options say. */
 bench_matrix bench_matrix_of(const bench *b, const bench_row *row);
+
+/* bench_optim.c: frees the optimiser that its rows have made. */
+void bench_optim_drop(void);
 
 /* "dense", "pitched", "transposed". */
 const char *bench_layout_name(bench_layout layout);

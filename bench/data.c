@@ -282,6 +282,7 @@ atto_status bench_make_sets(bench *b, const bench_case *c)
 void bench_free_sets(bench *b)
 {
     for (int32_t i = 0; i < b->set_count; i++) free_set(&b->sets[i]);
+    bench_optim_drop();
     if (b->set_count > 0) (void)atto_device_trim(b->dev); /* the next sets have other sizes */
     b->set_count = 0;
     b->next = 0;
