@@ -1143,6 +1143,39 @@ static void optim_step_counts_versions(void **state)
     drop_model(&m);
 }
 
+/* What a backward pass of one's own sees: overwrite first, then add, until the step; and frozen ones are
+ * not given out. */
+static void optim_takes_gradients_of_ones_own(void **state)
+{
+    (void)state;
+    model m = { 0 };
+    atto_param *p = add_param(&m, test_dev, 2, ATTO_F32);
+    const atto_param_set set = set_of(&m);
+    atto_optimizer *opt;
+    atto_tensor grad;
+    bool add;
+    double values[2];
+    put_value(p, (double[]){ 1.0, 1.0 });
+    MUST(atto_sgd_create(NULL, 1.0, &(atto_sgd_options){ .set = set }, &opt));
+    for (int s = 0; s < 2; s++) {
+        MUST(atto_param_grad_target(p, &grad, &add));
+        assert_false(add);
+        put(&grad, (double[]){ 0.25, 0.5 });
+        MUST(atto_param_grad_target(p, &grad, &add));
+        assert_true(add);
+        MUST(atto_optimizer_step(opt, 1.0));
+    }
+    get(&p->value, values);
+    assert_true(values[0] == 0.5 && values[1] == 0.0);
+    EXPECT_FAIL(atto_param_grad_target(NULL, &grad, &add), ATTO_E_NULL, "p is NULL");
+    EXPECT_FAIL(atto_param_grad_target(p, NULL, &add), ATTO_E_NULL, "out");
+    EXPECT_FAIL(atto_param_grad_target(p, &grad, NULL), ATTO_E_NULL, "add");
+    atto_param_freeze(p, true);
+    EXPECT_FAIL(atto_param_grad_target(p, &grad, &add), ATTO_E_STATE, "frozen");
+    atto_optimizer_free(opt);
+    drop_model(&m);
+}
+
 static void optim_momentum_can_be_cycled(void **state)
 {
     (void)state;
@@ -1403,6 +1436,7 @@ static const struct CMUnitTest tests[] = {
                                     reopen_test_device),
     cmocka_unit_test(optim_survives_a_full_device),
     cmocka_unit_test(optim_step_counts_versions),
+    cmocka_unit_test(optim_takes_gradients_of_ones_own),
     cmocka_unit_test(optim_momentum_can_be_cycled),
     cmocka_unit_test(optim_refuses_illegal_numbers),
     cmocka_unit_test(optim_refuses_bad_sets),
