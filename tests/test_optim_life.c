@@ -191,6 +191,51 @@ static void optim_trains_a_module(void **state)
     atto_module_free(net);
 }
 
+/* A value of one row through a linear layer, and back with that gradient. */
+static void pass(atto_tape *tape, atto_module *net, const float *row, double dy, bool step_first,
+                 atto_optimizer *opt, atto_status wanted)
+{
+    atto_tensor gradient;
+    MUST(atto_tensor_alloc(test_dev, ATTO_F32, atto_shape2(1, 1), &gradient));
+    MUST(atto_tensor_fill(&gradient, dy));
+    const atto_var y = atto_apply(tape, net, atto_input(tape, ATTO_F32, atto_shape2(1, 2), row));
+    if (step_first) MUST(atto_optimizer_step(opt, 0.5));
+    assert_int_equal(atto_backward_from(tape, y, &gradient), wanted);
+    (void)atto_tape_end(tape);
+    atto_tensor_free(&gradient);
+}
+
+/* dw = dy x: micro-batches add up until the step, the next ones start afresh; a step between forward
+ * and backward is noticed. */
+static void optim_steps_what_the_tape_computes(void **state)
+{
+    (void)state;
+    const float row[2] = { 1.0f, -2.0f };
+    const double start[2] = { 8.0, 8.0 };
+    double w[2];
+    atto_module *net;
+    atto_tape *tape;
+    atto_optimizer *opt;
+    MUST(atto_linear_create(test_dev, 2, 1, &(atto_linear_options){ .no_bias = true }, &net));
+    MUST(atto_tape_create(test_dev, &tape));
+    MUST(atto_sgd_create(net, 0.5, NULL, &opt));
+    atto_param *p = opt->trained[0].p;
+    put_value(p, start);
+    for (int s = 0; s < 2; s++) {
+        pass(tape, net, row, 1.0, false, NULL, ATTO_OK);
+        pass(tape, net, row, 2.0, false, NULL, ATTO_OK);
+        MUST(atto_optimizer_step(opt, 0.5));
+        get_doubles(&p->value, w);
+        assert_true(w[0] == 8.0 - 1.5 * (s + 1) && w[1] == 8.0 + 3.0 * (s + 1));
+    }
+    pass(tape, net, row, 1.0, false, NULL, ATTO_OK);
+    pass(tape, net, row, 1.0, true, opt, ATTO_E_STATE);
+    atto_optimizer_free(opt);
+    pass(tape, net, row, 1.0, false, NULL, ATTO_OK); /* gradients have a place again */
+    atto_tape_free(tape);
+    atto_module_free(net);
+}
+
 /* ---- life and death ---- */
 
 static void optim_any_order_of_destruction(void **state)
@@ -564,6 +609,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(optim_leaves_parameters_without_a_gradient),
     cmocka_unit_test(optim_groups_take_what_they_name),
     cmocka_unit_test(optim_trains_a_module),
+    cmocka_unit_test(optim_steps_what_the_tape_computes),
     cmocka_unit_test(optim_any_order_of_destruction),
     cmocka_unit_test_setup_teardown(optim_survives_every_failing_allocation, close_test_device,
                                     reopen_test_device),
