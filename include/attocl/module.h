@@ -24,6 +24,9 @@ typedef struct atto_module_class {
 
     /** Frees what data holds, data included; NULL when there is nothing to free. */
     void (*destroy)(void *data);
+
+    /** For classes that take two inputs, as losses do; forward is NULL then. */
+    atto_var (*forward2)(atto_module *m, atto_tape *tape, atto_var a, atto_var b);
 } atto_module_class;
 
 /**
@@ -80,6 +83,9 @@ ATTO_API int64_t atto_module_param_count(const atto_module *m);
  * needs, lives on. */
 ATTO_API atto_var atto_apply(atto_tape *tape, atto_module *m, atto_var x);
 
+/** The same for a module that takes two inputs: a loss of the network's output and a target. */
+ATTO_API atto_var atto_apply2(atto_tape *tape, atto_module *m, atto_var a, atto_var b);
+
 /* ---- the library's modules; each _create gives a module that atto_module_free frees ---- */
 
 /** Options of linear modules; zero is PyTorch's default. */
@@ -108,6 +114,22 @@ ATTO_API atto_status atto_flatten_create(atto_device *dev, int32_t start, atto_m
 
 /** Gives its input. */
 ATTO_API atto_status atto_identity_create(atto_device *dev, atto_module **m);
+
+/** Options of CrossEntropyLoss; zero is PyTorch's default. */
+typedef struct atto_cross_entropy_loss_options {
+    const float *weight; /**< [classes], read during the call; NULL = 1 for every class */
+    int64_t classes;     /**< of weight */
+    atto_reduction reduction;
+    bool has_ignore_index;
+    int64_t ignore_index;
+    float label_smoothing;
+    uint64_t reserved[4];
+} atto_cross_entropy_loss_options;
+
+/** Cross-entropy as a module of two inputs, logits and target: atto_apply2. options may be NULL. */
+ATTO_API atto_status atto_cross_entropy_loss_create(atto_device *dev,
+                                                    const atto_cross_entropy_loss_options *options,
+                                                    atto_module **m);
 
 /** Children one after another, named "0", "1", ... */
 ATTO_API atto_status atto_sequential_create(atto_device *dev, atto_module **m);

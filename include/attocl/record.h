@@ -5,6 +5,7 @@
 #define ATTOCL_RECORD_H
 
 #include <attocl/act.h>
+#include <attocl/cross_entropy.h>
 #include <attocl/linear.h>
 #include <attocl/tape.h>
 
@@ -37,6 +38,20 @@ typedef struct atto_linear_fused {
 /** x w^T, and what is fused behind it: attocl/linear.h. */
 ATTO_API atto_var atto_linear(atto_tape *tape, atto_var x, atto_var w,
                               const atto_linear_fused *fused);
+
+/** Options of atto_cross_entropy; zero, and NULL for the struct, is PyTorch's default. */
+typedef struct atto_cross_entropy_options {
+    const atto_var *weight; /**< [C], one for each class; gets no gradient */
+    atto_reduction reduction;
+    bool has_ignore_index; /**< ignore_index holds; else it is PyTorch's -100 */
+    int64_t ignore_index;
+    float label_smoothing;
+    uint64_t reserved[4];
+} atto_cross_entropy_options;
+
+/** Cross-entropy of logits against labels or probabilities: attocl/cross_entropy.h. */
+ATTO_API atto_var atto_cross_entropy(atto_tape *tape, atto_var x, atto_var target,
+                                     const atto_cross_entropy_options *options);
 
 /** The same elements with another shape; no copy where the strides allow it. */
 ATTO_API atto_var atto_reshape(atto_tape *tape, atto_var x, atto_shape shape);

@@ -146,7 +146,9 @@ static atto_var act_forward(atto_module *m, atto_tape *tape, atto_var x)
     return atto_act(tape, x, data->act, &options);
 }
 
-static const atto_module_class act_class = { "Activation", act_forward, atto__free };
+static const atto_module_class act_class = { .name = "Activation",
+                                             .forward = act_forward,
+                                             .destroy = atto__free };
 
 atto_status atto_act_create(atto_device *dev, atto_activation act, float dropout, atto_module **m)
 {

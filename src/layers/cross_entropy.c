@@ -2,6 +2,11 @@
 /* Cross-entropy: checks and the public calls. */
 #include "layers/checks.h"
 
+#include <stddef.h>
+
+#include "alloc.h"
+#include "train/module.h"
+
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 
 /* Dimension of the classes. */
@@ -108,4 +113,103 @@ atto_status atto_cross_entropy_forward(atto_device *dev, const struct atto_cross
 atto_status atto_cross_entropy_backward(atto_device *dev, const struct atto_cross_entropy_args *a)
 {
     return atto__run(dev, ATTO_OP_CROSS_ENTROPY, ATTO_BACKWARD, a);
+}
+
+/* ---- on a tape ---- */
+
+#define FIELD(name)          offsetof(struct atto_cross_entropy_args, name)
+#define DEFAULT_IGNORE_INDEX (-100)
+
+static struct atto_cross_entropy_args args_of(const atto_cross_entropy_options *o)
+{
+    return (struct atto_cross_entropy_args){
+        .reduction = o->reduction,
+        .has_ignore_index = true,
+        .ignore_index = o->has_ignore_index ? o->ignore_index : DEFAULT_IGNORE_INDEX,
+        .label_smoothing = o->label_smoothing,
+    };
+}
+
+atto_var atto_cross_entropy(atto_tape *tape, atto_var x, atto_var target,
+                            const atto_cross_entropy_options *options)
+{
+    const atto_tensor *t = atto__tape_tensor(tape, "cross_entropy", x);
+    if (!t || !atto__tape_tensor(tape, "cross_entropy", target)) return atto__no_var();
+    const atto_cross_entropy_options none = { .weight = NULL };
+    const atto_cross_entropy_options *o = options ? options : &none;
+    if (atto__tape_fail(tape, atto__reserved_check("cross_entropy: options", o->reserved)) !=
+        ATTO_OK)
+        return atto__no_var();
+    struct atto_cross_entropy_args args = args_of(o);
+    const atto_shape scalar = atto_shape0();
+    const atto_shape positions = t->rank > 0 ? positions_of(t) : scalar; /* the op refuses rank 0 */
+    const bool none_reduced = o->reduction == ATTO_REDUCTION_NONE;
+    atto__binding inputs[3] = { { FIELD(x), x, false }, { FIELD(target), target, false } };
+    if (o->weight) inputs[2] = (atto__binding){ FIELD(weight), *o->weight, false };
+    const atto__result results[] = { { FIELD(loss), ATTO_F32, none_reduced ? positions : scalar,
+                                       false },
+                                     { FIELD(lse), ATTO_F32, positions, true },
+                                     { FIELD(total), ATTO_F32, scalar, true } };
+    return atto__record_op(tape, ATTO_OP_CROSS_ENTROPY, &args, inputs, o->weight ? 3 : 2, results,
+                           3);
+}
+
+/* ---- as a module ---- */
+
+typedef struct loss_module {
+    atto_cross_entropy_options options;
+    atto_tensor weight; /* [C], or no dtype */
+} loss_module;
+
+static atto_var loss_forward(atto_module *m, atto_tape *tape, atto_var x, atto_var target)
+{
+    const loss_module *data = atto_module_data(m);
+    atto_cross_entropy_options options = data->options;
+    const bool weighted = data->weight.dtype != 0;
+    const atto_var weight = weighted ? atto_borrow(tape, &data->weight, false) : atto__no_var();
+    if (weighted) options.weight = &weight;
+    return atto_cross_entropy(tape, x, target, &options);
+}
+
+static void loss_destroy(void *data)
+{
+    loss_module *loss = data;
+    atto_tensor_free(&loss->weight);
+    atto__free(loss);
+}
+
+static const atto_module_class loss_class = { .name = "CrossEntropyLoss",
+                                              .forward2 = loss_forward,
+                                              .destroy = loss_destroy };
+
+static atto_status fill_loss(atto_device *dev, const atto_cross_entropy_loss_options *o,
+                             loss_module *loss)
+{
+    ATTO_TRY(atto__reserved_check("cross_entropy_loss_create: options", o->reserved));
+    ATTO_REQUIRE(o->label_smoothing >= 0.0f && o->label_smoothing <= 1.0f, ATTO_E_ARGUMENT,
+                 "cross_entropy_loss_create: label_smoothing is %g, expected 0 to 1",
+                 (double)o->label_smoothing);
+    loss->options = (atto_cross_entropy_options){ .reduction = o->reduction,
+                                                  .has_ignore_index = o->has_ignore_index,
+                                                  .ignore_index = o->ignore_index,
+                                                  .label_smoothing = o->label_smoothing };
+    if (!o->weight) return ATTO_OK;
+    ATTO_TRY(atto_tensor_alloc(dev, ATTO_F32, atto_shape1(o->classes), &loss->weight));
+    return atto_tensor_write(&loss->weight, o->weight);
+}
+
+atto_status atto_cross_entropy_loss_create(atto_device *dev,
+                                           const atto_cross_entropy_loss_options *options,
+                                           atto_module **m)
+{
+    ATTO_REQUIRE(m, ATTO_E_NULL, "cross_entropy_loss_create: m is NULL");
+    *m = NULL;
+    ATTO_REQUIRE(dev, ATTO_E_NULL, "cross_entropy_loss_create: dev is NULL");
+    const atto_cross_entropy_loss_options none = { .weight = NULL };
+    loss_module *loss = atto__alloc(sizeof *loss);
+    ATTO_REQUIRE(loss, ATTO_E_MEMORY, "cross_entropy_loss_create: out of host memory");
+    atto_status status = fill_loss(dev, options ? options : &none, loss);
+    if (status == ATTO_OK) status = atto_module_create(dev, &loss_class, loss, m);
+    if (status != ATTO_OK) loss_destroy(loss);
+    return status;
 }

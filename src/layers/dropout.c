@@ -46,7 +46,9 @@ static atto_var dropout_forward(atto_module *m, atto_tape *tape, atto_var x)
     return atto_module_is_training(m) && *p > 0.0f ? atto_dropout(tape, x, *p) : x;
 }
 
-static const atto_module_class dropout_class = { "Dropout", dropout_forward, atto__free };
+static const atto_module_class dropout_class = { .name = "Dropout",
+                                                 .forward = dropout_forward,
+                                                 .destroy = atto__free };
 
 atto_status atto_dropout_create(atto_device *dev, float p, atto_module **m)
 {

@@ -149,7 +149,9 @@ static atto_var linear_forward(atto_module *m, atto_tape *tape, atto_var x)
     return atto_linear(tape, x, weight, &fused);
 }
 
-static const atto_module_class linear_class = { "Linear", linear_forward, atto__free };
+static const atto_module_class linear_class = { .name = "Linear",
+                                                .forward = linear_forward,
+                                                .destroy = atto__free };
 
 /* Source: PyTorch 2.11 torch.nn.Linear.reset_parameters. */
 static atto_status add_params(atto_module *m, int64_t in, int64_t out, const atto_linear_options *o,

@@ -31,7 +31,8 @@ atto_status atto_module_create(atto_device *dev, const atto_module_class *cls, v
 {
     ATTO_REQUIRE(out, ATTO_E_NULL, "module_create: out is NULL");
     *out = NULL;
-    ATTO_REQUIRE(dev && cls && cls->name && cls->forward, ATTO_E_NULL, "module_create: %s is NULL",
+    ATTO_REQUIRE(dev && cls && cls->name && (cls->forward || cls->forward2), ATTO_E_NULL,
+                 "module_create: %s is NULL",
                  !dev         ? "dev"
                  : !cls       ? "cls"
                  : !cls->name ? "the class's name"
@@ -279,19 +280,38 @@ int64_t atto_module_param_count(const atto_module *m)
 
 /* ---- apply ---- */
 
-atto_var atto_apply(atto_tape *tape, atto_module *m, atto_var x)
+static atto_status check_apply(const atto_tape *tape, const atto_module *m, int32_t inputs)
 {
-    if (!tape || atto__tape_tensor(tape, m ? m->cls->name : "apply", x) == NULL)
-        return atto__no_var();
-    if (!m || m->dev != tape->dev) {
-        atto__tape_fail(tape, m ? atto__fail(ATTO_E_DEVICE,
-                                             "%s: the module lives on another device than the tape",
-                                             m->cls->name)
-                                : atto__fail(ATTO_E_NULL, "apply: the module is NULL"));
-        return atto__no_var();
-    }
+    ATTO_REQUIRE(m, ATTO_E_NULL, "apply: the module is NULL");
+    ATTO_REQUIRE(m->dev == tape->dev, ATTO_E_DEVICE,
+                 "%s: the module lives on another device than the tape", m->cls->name);
+    ATTO_REQUIRE(inputs == 1 ? m->cls->forward != NULL : m->cls->forward2 != NULL, ATTO_E_ARGUMENT,
+                 "%s: the module does not take %d input%s", m->cls->name, (int)inputs,
+                 inputs == 1 ? "" : "s");
+    return ATTO_OK;
+}
+
+/* In a scope: of what forward records only its result is named afterwards. */
+static atto_var apply(atto_tape *tape, atto_module *m, const atto_var *inputs, int32_t count)
+{
+    if (!tape || tape->status != ATTO_OK) return atto__no_var();
+    if (atto__tape_fail(tape, check_apply(tape, m, count)) != ATTO_OK) return atto__no_var();
+    for (int32_t i = 0; i < count; i++)
+        if (!atto__tape_value(tape, m->cls->name, inputs[i])) return atto__no_var();
     atto_scope_begin(tape);
-    const atto_var y = m->cls->forward(m, tape, x);
+    const atto_var y = count == 1 ? m->cls->forward(m, tape, inputs[0])
+                                  : m->cls->forward2(m, tape, inputs[0], inputs[1]);
     atto_scope_end(tape, &y, 1);
     return tape->status == ATTO_OK ? y : atto__no_var();
+}
+
+atto_var atto_apply(atto_tape *tape, atto_module *m, atto_var x)
+{
+    return apply(tape, m, &x, 1);
+}
+
+atto_var atto_apply2(atto_tape *tape, atto_module *m, atto_var a, atto_var b)
+{
+    const atto_var inputs[] = { a, b };
+    return apply(tape, m, inputs, 2);
 }

@@ -15,7 +15,8 @@ static atto_var sequential_forward(atto_module *m, atto_tape *tape, atto_var x)
     return x;
 }
 
-static const atto_module_class sequential_class = { "Sequential", sequential_forward, NULL };
+static const atto_module_class sequential_class = { .name = "Sequential",
+                                                    .forward = sequential_forward };
 
 atto_status atto_sequential_create(atto_device *dev, atto_module **m)
 {
@@ -95,7 +96,9 @@ static atto_var flatten_forward(atto_module *m, atto_tape *tape, atto_var x)
     return atto_reshape(tape, x, shape);
 }
 
-static const atto_module_class flatten_class = { "Flatten", flatten_forward, atto__free };
+static const atto_module_class flatten_class = { .name = "Flatten",
+                                                 .forward = flatten_forward,
+                                                 .destroy = atto__free };
 
 atto_status atto_flatten_create(atto_device *dev, int32_t start, atto_module **m)
 {
@@ -115,7 +118,7 @@ static atto_var identity_forward(atto_module *m, atto_tape *tape, atto_var x)
     return x;
 }
 
-static const atto_module_class identity_class = { "Identity", identity_forward, NULL };
+static const atto_module_class identity_class = { .name = "Identity", .forward = identity_forward };
 
 atto_status atto_identity_create(atto_device *dev, atto_module **m)
 {
