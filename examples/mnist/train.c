@@ -54,8 +54,7 @@ static atto_status step(trainer *t, int64_t first, int64_t *count)
 {
     atto_tape *tape = t->tape;
     *count = mnist_batch(&t->data->train, t->order, first, t->options->batch, t->images, t->labels);
-    const atto_var x =
-        atto_input(tape, ATTO_F32, atto_shape2(*count, MNIST_PIXELS), t->images);
+    const atto_var x = atto_input(tape, ATTO_F32, atto_shape2(*count, MNIST_PIXELS), t->images);
     const atto_var labels = atto_input(tape, ATTO_I32, atto_shape1(*count), t->labels);
     const atto_var loss = atto_cross_entropy(tape, atto_apply(tape, t->net, x), labels, NULL);
     atto_meter_add(t->meter, tape, loss);
@@ -122,8 +121,7 @@ static atto_status test_batch(trainer *t, int64_t first, int64_t *count, double 
     float loss;
     atto_tape *tape = t->tape;
     *count = mnist_batch(&t->data->test, NULL, first, TEST_BATCH, t->images, t->labels);
-    const atto_var x =
-        atto_input(tape, ATTO_F32, atto_shape2(*count, MNIST_PIXELS), t->images);
+    const atto_var x = atto_input(tape, ATTO_F32, atto_shape2(*count, MNIST_PIXELS), t->images);
     const atto_var labels = atto_input(tape, ATTO_I32, atto_shape1(*count), t->labels);
     const atto_var y = atto_apply(tape, t->net, x);
     TRY_ATTO(atto_var_read(tape, atto_cross_entropy(tape, y, labels, NULL), &loss));
