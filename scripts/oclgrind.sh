@@ -20,6 +20,8 @@ items=(
     dropout.opencl:dropout_mask_does_not_depend_on_the_layout
     tensor.opencl:tensor_copy_takes_any_layouts
     golden_act.opencl
+    cross_entropy.opencl:cross_entropy_takes_f16_and_bf16
+    golden_cross_entropy.opencl
     tensor.opencl:tensor_fill_converts_and_keeps_to_the_view
     act.opencl:act_with_dropout_matches_oracle
     tensor.opencl:tensor_copy_takes_any_size

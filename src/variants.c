@@ -130,8 +130,15 @@ void atto__fill_variant(atto_dtype to, atto__form form, bool wide, atto__variant
     put_walk(&t, form, form == ATTO_FORM_ELEMENTS ? 1 : atto__vector_elements(to), wide);
 }
 
-/* Elements in flight a work-item; one vector where it has a position for itself. */
+/* Elements in flight a work-item; half of them where targets take registers too (Intel's compiler
+ * spills otherwise); one vector where it has a position for itself. */
 #define CROSS_ENTROPY_CHUNK 16
+
+static int32_t cross_entropy_items(const atto__cross_entropy_knobs *k, bool spread)
+{
+    if (k->lanes == ATTO_LANES_ONE) return 1;
+    return CROSS_ENTROPY_CHUNK / (spread ? 2 : 1) / atto__vector_elements(k->dtype);
+}
 
 void atto__cross_entropy_variant(const atto__cross_entropy_knobs *k, atto__variant *out)
 {
@@ -143,9 +150,7 @@ void atto__cross_entropy_variant(const atto__cross_entropy_knobs *k, atto__varia
     put_knob(&t, "SOFT", soft);
     put_knob(&t, "SPREAD", soft || k->spread);
     put_value(&t, "LANES", lanes[k->lanes]);
-    put_knob(&t, "ITEMS",
-             k->lanes == ATTO_LANES_ONE ? 1
-                                        : CROSS_ENTROPY_CHUNK / atto__vector_elements(k->dtype));
+    put_knob(&t, "ITEMS", cross_entropy_items(k, soft || k->spread));
     put_knob(&t, "INDEX", k->wide ? 64 : 32);
 }
 
