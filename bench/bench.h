@@ -59,7 +59,9 @@ typedef struct bench_row {
     atto_status (*call)(atto_device *dev, const struct bench_row *row, const bench_tensors *t);
     /* NULL, or makes t->extra (released with the set) for a set whose other tensors are there. */
     atto_status (*prepare)(atto_device *dev, const struct bench_row *row, bench_tensors *t);
-    int64_t rows, cols; /* shape of the tensors; 0 = as the options and the layout say */
+    /* Shape of the tensors where the options say 67,108,864 elements, with fewer of those fewer rows;
+     * 0 = as the options and the layout say. */
+    int64_t rows, cols;
     atto_activation act;
     float dropout;
     bench_layout layout;

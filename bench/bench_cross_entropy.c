@@ -11,9 +11,10 @@ enum { LABELS, LOSS, LSE, TOTAL, DLOSS };
 /* Any labels; not in order, or neighbours would share cache lines. */
 static atto_status write_labels(const bench_row *row, const atto_tensor *labels)
 {
-    int32_t *data = malloc((size_t)row->rows * sizeof *data);
+    const int64_t rows = labels->shape[0];
+    int32_t *data = malloc((size_t)rows * sizeof *data);
     if (data == NULL) return ATTO_E_MEMORY;
-    for (int64_t i = 0; i < row->rows; i++) data[i] = (int32_t)(i * 7919 % row->cols);
+    for (int64_t i = 0; i < rows; i++) data[i] = (int32_t)(i * 7919 % row->cols);
     const atto_status status = atto_tensor_write(labels, data);
     free(data);
     return status;
@@ -47,9 +48,9 @@ static atto_status backward(atto_device *dev, const bench_row *row, const bench_
 
 static atto_status prepare(atto_device *dev, const bench_row *row, bench_tensors *t)
 {
-    const atto_shape scalar = atto_shape_of(0, NULL);
-    BENCH_TRY(atto_tensor_alloc(dev, ATTO_I32, atto_shape1(row->rows), &t->extra[LABELS]));
-    BENCH_TRY(atto_tensor_alloc(dev, ATTO_F32, atto_shape1(row->rows), &t->extra[LSE]));
+    const atto_shape scalar = atto_shape_of(0, NULL), rows = atto_shape1(t->x.shape[0]);
+    BENCH_TRY(atto_tensor_alloc(dev, ATTO_I32, rows, &t->extra[LABELS]));
+    BENCH_TRY(atto_tensor_alloc(dev, ATTO_F32, rows, &t->extra[LSE]));
     BENCH_TRY(atto_tensor_alloc(dev, ATTO_F32, scalar, &t->extra[LOSS]));
     BENCH_TRY(atto_tensor_alloc(dev, ATTO_F32, scalar, &t->extra[TOTAL]));
     BENCH_TRY(atto_tensor_alloc(dev, ATTO_F32, scalar, &t->extra[DLOSS]));

@@ -74,12 +74,19 @@ atto_status bench_fill_normal(atto_device *dev, const atto_tensor *flat, uint64_
     return status == ATTO_OK ? repeat_front(flat, count) : status;
 }
 
+static int64_t scaled_rows(const bench_row *row, int64_t n)
+{
+    const double share = (double)n / (1 << 26);
+    const int64_t rows = (int64_t)((double)row->rows * share);
+    return share >= 1 ? row->rows : rows > 0 ? rows : 1;
+}
+
 /* The logical shape of a row's tensors: its own, or n elements in its layout; n is rounded down to
  * whole rows. */
 static atto_shape shape_of(const bench_row *row, int64_t n)
 {
     const bench_layout layout = row->layout;
-    if (row->rows > 0) return atto_shape2(row->rows, row->cols);
+    if (row->rows > 0) return atto_shape2(scaled_rows(row, n), row->cols);
     if (layout == BENCH_DENSE) return atto_shape1(n);
     return n < COLS ? atto_shape2(1, n) : atto_shape2(n / COLS, COLS);
 }
