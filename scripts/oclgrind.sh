@@ -28,6 +28,8 @@ items=(
     dropout.opencl:dropout_backward_accumulates
     act.opencl:act_backward_accumulates
     kernel.opencl
+    optim.opencl:optim_clips_what_is_unscaled
+    optim_life.opencl:optim_packs_into_chunks
 )
 
 # An ICD entry for Oclgrind alone, so that no other OpenCL can answer.
