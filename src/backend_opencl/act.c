@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Activations on OpenCL: see src/cl/act.cl. */
-#include "elementwise.h"
+#include "walk.h"
 
 static atto__elementwise call_of(const struct atto_act_args *a, const char *kernel,
                                  const atto__layout *layout)

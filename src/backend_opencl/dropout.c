@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Dropout on OpenCL: see src/cl/dropout.cl. */
-#include "elementwise.h"
+#include "walk.h"
 
 static atto__elementwise call_of(const struct atto_dropout_args *a, const char *kernel,
                                  const atto_tensor *in, const atto_tensor *out,

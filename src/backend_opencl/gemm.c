@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "cl/atto_gemm_flags.h"
-#include "elementwise.h"
+#include "walk.h"
 
 /* Work-groups that a GPU wants at the least, and what a sum is cut for. Constants, not the number of
  * compute units: the order of a sum must not depend on that. An H200 has 132. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Copies and fills on OpenCL: see src/cl/tensor.cl. */
-#include "elementwise.h"
+#include "walk.h"
 
 static size_t byte_offset(const atto_tensor *t)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Elementwise launches: which walk the tensors allow, and the arguments that belong to it. */
-#ifndef ATTO_ELEMENTWISE_H
-#define ATTO_ELEMENTWISE_H
+#ifndef ATTO_WALK_H
+#define ATTO_WALK_H
 
 #include "launch.h"
 #include "rng.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Chooses walks and assembles elementwise launches. */
-#include "elementwise.h"
+#include "walk.h"
 
 /* ---- walks ---- */
 
