@@ -8,7 +8,7 @@
 set -euo pipefail
 source "$(dirname "$0")/common.sh"
 
-sources() { git ls-files -- '*.c' '*.h' '*.cl' '*.cpp'; }
+sources() { git ls-files -- '*.c' '*.h' '*.cl' '*.inc' '*.cpp'; }
 
 # Prints what would change.
 differences()

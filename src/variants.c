@@ -62,13 +62,14 @@ static text begin(atto__variant *out, const char *file, const char *kernel, cons
     put(&name, kernel);
     put(&name, suffix);
     put(&options, "-DATTO_ONE_KERNEL -DATTO_KERNEL_");
-    put(&options, out->kernel);
+    put(&options, kernel);
     return options;
 }
 
 static void put_walk(text *t, atto__form form, int32_t run, bool wide)
 {
     put_knob(t, "INDEX", wide ? 64 : 32);
+    put_knob(t, "STRIDED", form != ATTO_FORM_DENSE);
     if (form == ATTO_FORM_DENSE) {
         put_knob(t, "ITEMS", ATTO_DENSE_ITEMS);
     } else {

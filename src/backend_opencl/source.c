@@ -143,9 +143,16 @@ static atto_status put_text(expansion *e, const char *file, const char *text)
     return put_lines(e, file, text);
 }
 
+/* A template, named .inc, is put in each time, with other macros before it. */
+static bool is_template(const char *file)
+{
+    const size_t length = strlen(file);
+    return length > 4 && strcmp(file + length - 4, ".inc") == 0;
+}
+
 static atto_status put_file(expansion *e, const char *file)
 {
-    if (seen(e, file)) return ATTO_OK;
+    if (seen(e, file) && !is_template(file)) return ATTO_OK;
     char *text;
     ATTO_TRY(read_file(e->dev, file, &text));
     const atto_status status = put_text(e, file, text);

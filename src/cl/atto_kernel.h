@@ -10,7 +10,8 @@
  *                             dimension
  *   ATTO_VECTORS     1        1: those elements are one 16-byte vector; 0: they are moved one by one
  *   ATTO_NVIDIA      -        compute capability times ten, on NVIDIA GPUs only
- *   ATTO_ONE_KERNEL  -        compile only the kernel whose ATTO_KERNEL_<name> is defined as well
+ *   ATTO_ONE_KERNEL  -        compile only the kernel whose ATTO_KERNEL_<name> is defined as well,
+ *   ATTO_STRIDED     -        and of that one only the dense form (0) or the one for strides (1)
  *
  * A tensor is two arguments, its buffer and the view's first element (ulong).
  *

@@ -171,7 +171,7 @@ ATTO_UNROLLED void copy_vector(__global const from_t *src, __global to_t *dst, s
 
 /* ---- kernels ---- */
 
-#if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_copy)
+#if !defined(ATTO_ONE_KERNEL) || (defined(ATTO_KERNEL_atto_copy) && !ATTO_STRIDED)
 ATTO_KERNEL void atto_copy(__global const from_t *src, const ulong src_at, __global to_t *dst,
                            const ulong dst_at, const atto_index n)
 {
@@ -191,7 +191,7 @@ ATTO_KERNEL void atto_copy(__global const from_t *src, const ulong src_at, __glo
 }
 #endif
 
-#if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_copy_strided)
+#if !defined(ATTO_ONE_KERNEL) || (defined(ATTO_KERNEL_atto_copy) && ATTO_STRIDED)
 ATTO_KERNEL void atto_copy_strided(__global const from_t *src, const ulong src_at,
                                    __global to_t *dst, const ulong dst_at, ATTO_WALK_PARAMETERS,
                                    const atto_index4 src_stride, const atto_index4 dst_stride)
@@ -209,7 +209,7 @@ ATTO_KERNEL void atto_copy_strided(__global const from_t *src, const ulong src_a
 }
 #endif
 
-#if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_fill_strided)
+#if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_fill)
 ATTO_KERNEL void atto_fill_strided(__global to_t *dst, const ulong dst_at, ATTO_WALK_PARAMETERS,
                                    const atto_index4 dst_stride, const ulong bits)
 {
