@@ -12,7 +12,9 @@
 #include <attocl/act.h>
 #include <attocl/cross_entropy.h>
 #include <attocl/dropout.h>
+#include <attocl/elementwise.h>
 #include <attocl/linear.h>
+#include <attocl/reduce.h>
 
 #include <attocl/meter.h>
 #include <attocl/module.h>

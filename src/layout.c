@@ -136,6 +136,29 @@ bool atto__view_rows(atto_tensor *t)
     return true;
 }
 
+bool atto__view_expand(atto_tensor *view, const atto_tensor *full, uint32_t dims)
+{
+    atto_tensor out = *view;
+    const int32_t lacks = full->rank - view->rank;
+    if (lacks < 0) return false;
+    if (dims == 0) dims = (1u << lacks) - 1u;
+    out.rank = full->rank;
+    int32_t from = 0;
+    for (int32_t d = 0; d < full->rank; d++) {
+        const bool lacking = lacks > 0 && (dims >> d & 1u);
+        if (!lacking && from == view->rank) return false;
+        const int64_t size = lacking ? 1 : view->shape[from];
+        const int64_t stride = lacking ? 0 : view->stride[from];
+        if (!lacking) from++;
+        if (size != 1 && size != full->shape[d]) return false;
+        out.shape[d] = full->shape[d];
+        out.stride[d] = size == 1 ? 0 : stride;
+    }
+    if (from != view->rank) return false;
+    *view = out;
+    return true;
+}
+
 bool atto__view_dense(const atto_tensor *t)
 {
     if (atto_tensor_numel(t) == 0) return true;

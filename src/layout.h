@@ -38,6 +38,11 @@ bool atto__view_overlap(const atto_tensor *a, const atto_tensor *b);
 
 bool atto__shape_same(const atto_tensor *a, const atto_tensor *b);
 
+/* Gives the view full's rank and shape, with stride 0 where it has size 1 or no dimension. dims: bit
+ * d for each dimension of full that the view, having fewer, lacks; 0: the first ones. False, with the
+ * view as it was, where a size is neither 1 nor full's. */
+bool atto__view_expand(atto_tensor *view, const atto_tensor *full, uint32_t dims);
+
 /* Writes "[2,3,4]" into text (at least 8 * 21 + 3 bytes) and returns it. */
 #define ATTO_SHAPE_TEXT 176
 const char *atto__shape_text(const atto_tensor *t, char *text);

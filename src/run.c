@@ -25,20 +25,21 @@ ATTO_OP_TABLE(X)
 #undef X
 
 /* A field's row: only gradients of inputs have a bool add_<field> beside them. */
-#define ADD_IN(type, field)         0
-#define ADD_IN_OPT(type, field)     0
-#define ADD_IN_NEEDED(type, field)  0
-#define ADD_IN_FWD(type, field)     0
-#define ADD_IN_FWD_OPT(type, field) 0
-#define ADD_OUT(type, field)        0
-#define ADD_SAVED(type, field)      0
-#define ADD_SAVED_OPT(type, field)  0
-#define ADD_DIN(type, field)        0
-#define ADD_DOUT(type, field)       offsetof(type, add_##field)
+#define ADD_IN(type, field)           0
+#define ADD_IN_OPT(type, field)       0
+#define ADD_IN_NEEDED(type, field)    0
+#define ADD_IN_FWD(type, field)       0
+#define ADD_IN_FWD_OPT(type, field)   0
+#define ADD_OUT(type, field)          0
+#define ADD_SAVED(type, field)        0
+#define ADD_SAVED_OPT(type, field)    0
+#define ADD_SAVED_NEEDED(type, field) 0
+#define ADD_DIN(type, field)          0
+#define ADD_DOUT(type, field)         offsetof(type, add_##field)
 
 /* Whether a call draws random numbers: what the table's column random becomes. */
 #define DRAWS_DROPS_BY(field) (((const args *)given)->field > 0.0f)
-#define DRAWS_FIXED           (sizeof(args) == 0 && given) /* never */
+#define DRAWS_FIXED           ((const args *)given == NULL) /* never */
 
 #define X(op, OP, shape_rule, autocast, in_place, random, data_errors) \
     static bool draws_##op(const void *given)                          \
@@ -68,10 +69,14 @@ ATTO_OP_TABLE(X)
 #define IS_DISTINCT    0
 #define IS_DATA_ERRORS 1
 #define IS_NONE        0
+#define BROADCAST_ELEMENTWISE(op) NULL
+#define BROADCAST_BROADCAST(op)   &atto__##op##_broadcast
+#define BROADCAST_ROWS(op)        NULL
+#define BROADCAST_DENSE(op)       NULL
 static const atto__op_info ops[] = {
 #define X(op, OP, shape_rule, autocast, in_place, random, data_errors)                                 \
     { { #op "_forward", #op "_backward" }, sizeof(struct atto_##op##_args), offsetof(struct atto_##op##_args, reserved),           \
-      fields_##op, ATTO_LAYOUT_##shape_rule, IS_##in_place, IS_##data_errors, draws_##op,                      \
+      fields_##op, ATTO_LAYOUT_##shape_rule, BROADCAST_##shape_rule(op), IS_##in_place, IS_##data_errors, draws_##op,                      \
       check_##op, call_##op },
     ATTO_OP_TABLE(X)
 #undef X
@@ -192,6 +197,74 @@ static atto_status merge_together(call *c, atto__layout *layout)
     return ATTO_OK;
 }
 
+/* A walk of expanded tensors is led by the full one; another could sort dimensions badly. counter, if
+ * not NULL, goes along and becomes the layout's index. */
+static bool try_merge_expanded(call *c, const atto_tensor *full, atto_tensor *counter,
+                               atto__layout *layout)
+{
+    atto_tensor *walk[ATTO_MAX_TENSORS + 1];
+    int32_t n = c->operands.count, leader = 0;
+    for (int32_t i = 0; i < n; i++) {
+        walk[i] = &c->operands.list[i].view;
+        if (c->operands.list[i].given_by_caller == full) leader = i;
+    }
+    atto_tensor *first = walk[leader];
+    walk[leader] = walk[0];
+    walk[0] = first;
+    if (counter) walk[n++] = counter;
+    if (!atto__layout_merge(walk, n, false, c->dev->options.set.index_bits == 64, layout))
+        return false;
+    for (int32_t d = 0; counter && d < layout->rank; d++)
+        layout->index_stride[d] = counter->stride[d];
+    return true;
+}
+
+static bool repeats(const atto_tensor *t)
+{
+    for (int32_t d = 0; d < t->rank; d++)
+        if (t->shape[d] > 1 && t->stride[d] == 0) return true;
+    return false;
+}
+
+/* A reduced tensor's stride 0 shall mean a folded dimension; one that repeats its own is packed. */
+static atto_status pack_repeating(call *c, const atto_tensor *full)
+{
+    for (int32_t i = 0; i < c->operands.count; i++) {
+        atto__operand *o = &c->operands.list[i];
+        const bool reduced = !atto__shape_same(o->given, full);
+        if (reduced && repeats(o->given)) ATTO_TRY(atto__operand_pack(&c->operands, o));
+    }
+    return ATTO_OK;
+}
+
+static int64_t product_of(const atto_tensor *full, uint32_t dims)
+{
+    int64_t n = 1;
+    for (int32_t d = 0; d < full->rank; d++)
+        if (dims >> d & 1u) n *= full->shape[d];
+    return n;
+}
+
+/* Expands tensors by strides 0 and merges them; packs all when that takes too many dimensions. */
+static atto_status merge_expanded(call *c, atto__layout *layout)
+{
+    const atto__broadcast *b = c->op->broadcast;
+    const atto_tensor *full = b->full(c->args, c->direction);
+    const uint32_t dims = b->dims ? b->dims(c->args, c->direction) : 0;
+    if (b->dims) ATTO_TRY(pack_repeating(c, full));
+    for (int32_t i = 0; i < c->operands.count; i++)
+        atto__view_expand(&c->operands.list[i].view, full, dims);
+    const bool indexed = b->indexed && b->indexed(c->args);
+    atto_tensor counter = atto__folded_counter(full, dims);
+    if (!try_merge_expanded(c, full, indexed ? &counter : NULL, layout)) {
+        ATTO_TRY(atto__operands_pack_expanded(&c->operands, full, dims, &counter));
+        ATTO_REQUIRE(try_merge_expanded(c, full, indexed ? &counter : NULL, layout), ATTO_E_STRIDE,
+                     "%s: strides cannot be walked", c->name);
+    }
+    layout->folded = product_of(full, dims);
+    return ATTO_OK;
+}
+
 /* Each tensor for itself as a matrix of rows. */
 static atto_status merge_rows(call *c)
 {
@@ -221,6 +294,8 @@ static atto_status canonicalise(call *c, atto__layout *merged)
     switch (c->op->layout) {
     case ATTO_LAYOUT_ELEMENTWISE:
         return merge_together(c, merged);
+    case ATTO_LAYOUT_BROADCAST:
+        return merge_expanded(c, merged);
     case ATTO_LAYOUT_ROWS:
         return merge_rows(c);
     case ATTO_LAYOUT_DENSE:
@@ -251,12 +326,32 @@ static atto_status dispatch(call *c, atto_op op, const void *args, const atto__l
     return atto__fallback(c->dev, op, c->direction, args, layout);
 }
 
+/* Nothing to go over, yet something to write: sums of no terms. */
+static atto_status write_empty(call *c)
+{
+    const atto__broadcast *b = c->op->broadcast;
+    for (int32_t i = 0; i < c->operands.count; i++) {
+        const atto__operand *o = &c->operands.list[i];
+        if (o->writes && !o->reads)
+            ATTO_TRY(atto_tensor_fill(o->given, b->empty ? b->empty(c->args) : 0.0));
+    }
+    return ATTO_OK;
+}
+
+static bool is_empty_sum(const call *c)
+{
+    const atto__broadcast *b = c->op->broadcast;
+    return b && atto_tensor_numel(b->full(c->args, c->direction)) == 0;
+}
+
 static atto_status execute(call *c, atto_op op)
 {
+    if (is_empty_sum(c)) return write_empty(c);
     atto__any_args args;
     memcpy(&args, c->args, c->op->args_bytes);
     atto__layout merged;
-    const atto__layout *layout = c->op->layout == ATTO_LAYOUT_ELEMENTWISE ? &merged : NULL;
+    const bool walks = c->op->layout == ATTO_LAYOUT_ELEMENTWISE || c->op->broadcast;
+    const atto__layout *layout = walks ? &merged : NULL;
     ATTO_TRY(canonicalise(c, &merged));
     for (int32_t i = 0; i < c->operands.count; i++)
         *atto__field_of(&args, c->fields[i]) = &c->operands.list[i].view;

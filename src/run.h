@@ -25,6 +25,7 @@ enum {
     ATTO_ROLE_SAVED = ATTO_FIELD_WRITE_FORWARD | ATTO_FIELD_READ_BACKWARD,
     ATTO_ROLE_SAVED_OPT =
         ATTO_ROLE_SAVED | ATTO_FIELD_OPTIONAL_FORWARD | ATTO_FIELD_OPTIONAL_BACKWARD,
+    ATTO_ROLE_SAVED_NEEDED = ATTO_ROLE_SAVED | ATTO_FIELD_OPTIONAL_BACKWARD,
     ATTO_ROLE_DIN = ATTO_FIELD_READ_BACKWARD,
     ATTO_ROLE_DOUT = ATTO_FIELD_WRITE_BACKWARD | ATTO_FIELD_OPTIONAL_BACKWARD
 };
@@ -39,9 +40,28 @@ typedef struct atto__field {
 /* What a backend gets to see of the tensors; tables.h describes the kinds. */
 typedef enum atto__layout_kind {
     ATTO_LAYOUT_ELEMENTWISE,
+    ATTO_LAYOUT_BROADCAST,
     ATTO_LAYOUT_ROWS,
     ATTO_LAYOUT_DENSE
 } atto__layout_kind;
+
+/* What the table cannot say of an op with layout BROADCAST: atto__<op>_broadcast of its family. args
+ * are checked. */
+typedef struct atto__broadcast {
+    /* The tensor that has the shape to which the others expand. */
+    const atto_tensor *(*full)(const void *args, atto__direction direction);
+
+    /* Bit d: a tensor of fewer dimensions lacks dimension d of the full shape. NULL: it lacks the
+     * first ones. */
+    uint32_t (*dims)(const void *args, atto__direction direction);
+
+    /* Whether the backend wants layout->index_stride to count the elements that an output sums up.
+     * NULL: no. */
+    bool (*indexed)(const void *args);
+
+    /* What an output gets when the full shape is empty and it is not. NULL: 0. */
+    double (*empty)(const void *args);
+} atto__broadcast;
 
 /* A row of the op table as data. */
 typedef struct atto__op_info {
@@ -50,6 +70,7 @@ typedef struct atto__op_info {
     size_t reserved_offset; /* of the args struct's reserved words */
     const atto__field *(*fields)(int32_t *count);
     atto__layout_kind layout;
+    const atto__broadcast *broadcast; /* NULL unless layout is BROADCAST */
     bool in_place;
     bool data_errors;
     /* Whether this call draws random numbers. */
@@ -66,6 +87,9 @@ const atto__op_info *atto__op(atto_op op);
     atto_status atto__##op##_check(const struct atto_##op##_args *a, atto__direction direction);
 ATTO_OP_TABLE(X)
 #undef X
+
+extern const atto__broadcast atto__binary_broadcast, atto__where_broadcast, atto__compare_broadcast,
+    atto__reduce_broadcast;
 
 /* Room for the arguments of any op. */
 typedef union atto__any_args {

@@ -53,6 +53,12 @@ static void put_act(text *t, const char *act)
     put(t, act);
 }
 
+static void put_formula(text *t, const char *formula)
+{
+    put_value(t, "FORMULA", "attom_");
+    put(t, formula);
+}
+
 /* Names the kernel and starts its options with the guard that leaves out the file's others. */
 static text begin(atto__variant *out, const char *file, const char *kernel, const char *suffix)
 {
@@ -99,6 +105,9 @@ void atto__elementwise_variant(const atto__elementwise_knobs *k, atto__variant *
     text t = begin(out, k->file, k->kernel, suffix_of(k->form));
     put_value(&t, "DTYPE", atto_dtype_name(k->dtype));
     if (k->act) put_act(&t, k->act);
+    if (k->formula) put_formula(&t, k->formula);
+    if (k->scalar) put_knob(&t, "SCALAR", k->scalar);
+    if (k->wide_out) put_knob(&t, "WIDE_OUT", 1);
     put_knob(&t, "DROPOUT", k->dropout);
     put_walk(&t, k->form, atto__run_elements(k->dtype, k->form), k->wide);
 }
@@ -251,6 +260,38 @@ void atto__optim_step_variant(const atto__optim_method *method, atto_dtype dtype
     put_knob(&t, "CENTERED", method->centered);
 }
 
+void atto__compare_variant(atto_dtype from, const char *comparison, bool scalar, bool wide,
+                           atto__variant *out)
+{
+    text t = begin(out, "elementwise.cl", "atto_compare_forward", "_strided");
+    put_value(&t, "FROM", atto_dtype_name(from));
+    put_value(&t, "COMPARE", comparison);
+    put_knob(&t, "SCALAR", scalar ? 2 : 0);
+    put_walk(&t, ATTO_FORM_ELEMENTS, 1, wide);
+}
+
+void atto__fold_variant(const atto__fold_knobs *k, atto__variant *out)
+{
+    text t = begin(out, "reduce.cl", "atto_fold", "");
+    put_value(&t, "FOLD", "fold_"); /* max alone is a macro of PoCL's */
+    put(&t, k->fold);
+    put_value(&t, "DTYPE", atto_dtype_name(k->dtype));
+    put_value(&t, "OUT", atto_dtype_name(k->out));
+    put_knob(&t, "ROWS", k->rows);
+    put_knob(&t, "SHARE", k->share);
+    put_knob(&t, "SLABS", k->slabs);
+    put_knob(&t, "INDEX", k->wide ? 64 : 32);
+    put_knob(&t, "RUN", k->vectors ? atto__vector_elements(k->dtype) : 1);
+    put_knob(&t, "VECTORS", k->vectors);
+}
+
+void atto__fold_join_variant(atto_dtype out_dtype, bool wide, atto__variant *out)
+{
+    text t = begin(out, "reduce.cl", "atto_fold_join", "");
+    put_value(&t, "OUT", atto_dtype_name(out_dtype));
+    put_knob(&t, "INDEX", wide ? 64 : 32);
+}
+
 void atto__probe_variant(atto__variant *out)
 {
     begin(out, "probe.cl", "atto_probe", "");
@@ -307,6 +348,118 @@ static bool make_dropout(const int32_t *v, atto__variant *out)
         .dropout = (atto__dropout_knob)v[3],
         .form = (atto__form)v[1],
         .wide = v[4] == 1,
+    };
+    return make_elementwise(&knobs, out);
+}
+
+/* Axes: kernel, form, dtype, index, kind. */
+static bool make_unary(const int32_t *v, atto__variant *out)
+{
+    char formula[32];
+    text t = { formula, formula + sizeof formula - 1 };
+    put(&t, "unary_");
+    put(&t, atto_unary_name((atto_unary_kind)v[4]));
+    if (v[0] == 1) put(&t, "_grad");
+    const atto__elementwise_knobs knobs = {
+        .file = "elementwise.cl",
+        .kernel = v[0] == 0 ? "atto_unary_forward" : "atto_unary_backward",
+        .formula = formula,
+        .dtype = float_dtypes[v[2]],
+        .form = (atto__form)v[1],
+        .wide = v[3] == 1,
+    };
+    return make_elementwise(&knobs, out);
+}
+
+/* Axes: kernel (forward, da, db), form, dtype, index, kind, operands (both, b a number, a a number,
+ * neither, full gradients in f32). */
+static bool make_binary(const int32_t *v, atto__variant *out)
+{
+    static const char *const suffixes[] = { "", "_da", "_db" };
+    static const int32_t scalars[] = { 0, 2, 1, 3, 0 };
+    const bool wide_out = v[5] == 4, signs = v[4] <= ATTO_BINARY_SUB;
+    if (wide_out && (v[0] == 0 || v[1] != ATTO_FORM_ELEMENTS)) return false;
+    if ((v[5] == 3) != (signs && v[0] > 0)) return false;
+    char formula[32];
+    text t = { formula, formula + sizeof formula - 1 };
+    put(&t, "binary_");
+    put(&t, atto_binary_name((atto_binary_kind)v[4]));
+    put(&t, suffixes[v[0]]);
+    const atto__elementwise_knobs knobs = {
+        .file = "elementwise.cl",
+        .kernel = v[0] == 0 ? "atto_binary_forward" : "atto_binary_backward",
+        .formula = formula,
+        .scalar = scalars[v[5]],
+        .wide_out = wide_out,
+        .dtype = float_dtypes[v[2]],
+        .form = (atto__form)v[1],
+        .wide = v[3] == 1,
+    };
+    return make_elementwise(&knobs, out);
+}
+
+/* Axes: kernel, dtype, index, operands (both, b or a a number; backward: full gradients in f32). */
+static bool make_where(const int32_t *v, atto__variant *out)
+{
+    if (v[0] == 1 && v[3] > 1) return false;
+    const atto__elementwise_knobs knobs = {
+        .file = "elementwise.cl",
+        .kernel = v[0] == 0 ? "atto_where_forward" : "atto_where_backward",
+        .scalar = v[0] == 0 ? v[3] : 0,
+        .wide_out = v[0] == 1 && v[3] == 1,
+        .dtype = float_dtypes[v[1]],
+        .form = ATTO_FORM_ELEMENTS,
+        .wide = v[2] == 1,
+    };
+    return make_elementwise(&knobs, out);
+}
+
+/* Axes: dtype, comparison, operand, index. */
+static bool make_compare(const int32_t *v, atto__variant *out)
+{
+    const char *comparison = atto_compare_name((atto_compare_kind)v[1]);
+    if (out) atto__compare_variant(all_dtypes[v[0]], comparison, v[2] == 1, v[3] == 1, out);
+    return true;
+}
+
+/* Axes: fold, dtype, rows, vectors, index, use (alone, first of two launches, second of them). */
+static bool make_fold(const int32_t *v, atto__variant *out)
+{
+    static const char *const folds[] = { "sum", "max", "arg", "ties" };
+    const bool arg = v[0] == 2, ties = v[0] == 3, first = v[5] == 1, second = v[5] == 2;
+    atto__fold_knobs knobs = {
+        .fold = second && ties ? "sum" : folds[v[0]],
+        .dtype = second ? ATTO_F32 : float_dtypes[v[1]],
+        .out = first ? ATTO_F32 : float_dtypes[v[1]],
+        .rows = v[2] == 1,
+        .vectors = v[3] == 1,
+        .share = ties && !first,
+        .slabs = arg && first,
+        .wide = v[4] == 1,
+    };
+    if (arg) knobs.out = first || v[4] == 1 ? ATTO_I64 : ATTO_I32;
+    if (arg && (second || (knobs.vectors && !knobs.rows))) return false;
+    if (second && (knobs.rows || knobs.vectors)) return false;
+    if (out) atto__fold_variant(&knobs, out);
+    return true;
+}
+
+/* Axes: dtype, index. */
+static bool make_fold_join(const int32_t *v, atto__variant *out)
+{
+    if (out) atto__fold_join_variant(v[0] == 0 ? ATTO_I32 : ATTO_I64, v[1] == 1, out);
+    return true;
+}
+
+/* Axes: kernel, form, dtype, index. */
+static bool make_spread(const int32_t *v, atto__variant *out)
+{
+    const atto__elementwise_knobs knobs = {
+        .file = "reduce.cl",
+        .kernel = v[0] == 0 ? "atto_spread" : "atto_spread_ties",
+        .dtype = float_dtypes[v[2]],
+        .form = (atto__form)v[1],
+        .wide = v[3] == 1,
     };
     return make_elementwise(&knobs, out);
 }
@@ -463,6 +616,13 @@ static bool make_probe(const int32_t *v, atto__variant *out)
 static const plan plans[] = {
     { "act", 6, { 2, ATTO_FORM_COUNT, 3, ATTO_DROPOUT_COUNT, 2, ATTO_ACT_COUNT }, make_act },
     { "dropout", 5, { 2, ATTO_FORM_COUNT, 3, ATTO_DROPOUT_COUNT, 2 }, make_dropout },
+    { "elementwise", 5, { 2, ATTO_FORM_COUNT, 3, 2, ATTO_UNARY_COUNT }, make_unary },
+    { "elementwise", 6, { 3, ATTO_FORM_COUNT, 3, 2, ATTO_BINARY_COUNT, 5 }, make_binary },
+    { "elementwise", 4, { 2, 3, 2, 3 }, make_where },
+    { "elementwise", 4, { 5, ATTO_COMPARE_COUNT, 2, 2 }, make_compare },
+    { "reduce", 6, { 4, 3, 2, 2, 2, 3 }, make_fold },
+    { "reduce", 2, { 2, 2 }, make_fold_join },
+    { "reduce", 4, { 2, ATTO_FORM_COUNT, 3, 2 }, make_spread },
     { "tensor", 4, { 5, 5, ATTO_FORM_COUNT, 2 }, make_copy },
     { "tensor", 3, { 3, ATTO_FORM_COUNT, 2 }, make_fill },
     { "cross_entropy", 6, { 2, 3, 4, ATTO_LANES_COUNT, 2, 2 }, make_cross_entropy },

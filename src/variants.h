@@ -7,6 +7,7 @@
 #define ATTO_VARIANTS_H
 
 #include <attocl/act.h>
+#include <attocl/elementwise.h>
 
 #include "optim.h"
 
@@ -39,9 +40,12 @@ typedef enum atto__dropout_knob {
 
 /* Knobs of an elementwise family. */
 typedef struct atto__elementwise_knobs {
-    const char *file;   /* "act.cl" */
-    const char *kernel; /* "atto_act_forward"; walks with strides add "_strided" */
-    const char *act;    /* name of the activation, or NULL where there is none */
+    const char *file;    /* "act.cl" */
+    const char *kernel;  /* "atto_act_forward"; walks with strides add "_strided" */
+    const char *act;     /* name of the activation, or NULL where there is none */
+    const char *formula; /* "binary_mul" for attom_binary_mul, or NULL */
+    int32_t scalar;      /* binary, where: bit 0: a is a number, bit 1: b is */
+    bool wide_out;       /* the output is f32; elements only */
     atto_dtype dtype;
     atto__dropout_knob dropout;
     atto__form form;
@@ -123,6 +127,24 @@ void atto__optim_norm_variant(atto_dtype dtype, atto__variant *out);
 void atto__optim_begin_variant(atto__variant *out);
 void atto__optim_step_variant(const atto__optim_method *method, atto_dtype dtype,
                               atto__variant *out);
+
+/* The compare kernel of elementwise.cl, elements only. */
+void atto__compare_variant(atto_dtype from, const char *comparison, bool scalar, bool wide,
+                           atto__variant *out);
+
+/* The fold kernels of reduce.cl. */
+typedef struct atto__fold_knobs {
+    const char *fold; /* "sum", "max", "arg" or "ties" */
+    atto_dtype dtype, out;
+    bool rows;    /* the innermost dimension is folded */
+    bool vectors; /* 16 bytes at a time; not for columns of arg, whose tree has no room for that */
+    bool share;   /* sum, ties */
+    bool slabs;   /* arg: values are kept as well */
+    bool wide;
+} atto__fold_knobs;
+
+void atto__fold_variant(const atto__fold_knobs *knobs, atto__variant *out);
+void atto__fold_join_variant(atto_dtype out_dtype, bool wide, atto__variant *out);
 
 /* probe.cl. */
 void atto__probe_variant(atto__variant *out);

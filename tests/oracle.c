@@ -663,6 +663,172 @@ void oracle_cross_entropy(const oracle_ce *c, oracle_ce_answer *out)
     out->loss /= out->total;
 }
 
+/* Elementwise ops. NaN and infinities: what IEEE arithmetic makes of PyTorch's formulas. */
+
+static double sign(double x)
+{
+    return (double)((x > 0.0) - (x < 0.0));
+}
+
+double oracle_unary(atto_unary_kind kind, double x, double lo, double hi)
+{
+    switch (kind) {
+    case ATTO_UNARY_NEG:
+        return -x;
+    case ATTO_UNARY_ABS:
+        return fabs(x);
+    case ATTO_UNARY_EXP:
+        return exp(x);
+    case ATTO_UNARY_LOG:
+        return log(x);
+    case ATTO_UNARY_SQRT:
+        return sqrt(x);
+    case ATTO_UNARY_RSQRT:
+        return 1.0 / sqrt(x);
+    case ATTO_UNARY_SQUARE:
+        return x * x;
+    case ATTO_UNARY_RECIPROCAL:
+        return 1.0 / x;
+    case ATTO_UNARY_CLAMP:
+        return isnan(x) ? x : fmin(fmax(x, lo), hi);
+    default:
+        return NAN;
+    }
+}
+
+double oracle_unary_grad(atto_unary_kind kind, double x, double dy, double lo, double hi)
+{
+    switch (kind) {
+    case ATTO_UNARY_NEG:
+        return -dy;
+    case ATTO_UNARY_ABS:
+        return dy * sign(x);
+    case ATTO_UNARY_EXP:
+        return dy * exp(x);
+    case ATTO_UNARY_LOG:
+        return dy / x;
+    case ATTO_UNARY_SQRT:
+        return dy / (2.0 * sqrt(x));
+    case ATTO_UNARY_RSQRT:
+        return -0.5 * dy * pow(1.0 / sqrt(x), 3.0);
+    case ATTO_UNARY_SQUARE:
+        return dy * 2.0 * x;
+    case ATTO_UNARY_RECIPROCAL:
+        return -dy * (1.0 / x) * (1.0 / x);
+    case ATTO_UNARY_CLAMP:
+        return x >= lo && x <= hi ? dy : 0.0;
+    default:
+        return NAN;
+    }
+}
+
+/* NaN if either is; fmax would drop it. */
+static double larger(double a, double b)
+{
+    return isnan(a) || isnan(b) ? NAN : fmax(a, b);
+}
+
+double oracle_binary(atto_binary_kind kind, double a, double b)
+{
+    switch (kind) {
+    case ATTO_BINARY_ADD:
+        return a + b;
+    case ATTO_BINARY_SUB:
+        return a - b;
+    case ATTO_BINARY_MUL:
+        return a * b;
+    case ATTO_BINARY_DIV:
+        return a / b;
+    case ATTO_BINARY_POW:
+        return pow(a, b);
+    case ATTO_BINARY_MAXIMUM:
+        return larger(a, b);
+    case ATTO_BINARY_MINIMUM:
+        return -larger(-a, -b);
+    default:
+        return NAN;
+    }
+}
+
+/* What max gives to its first argument. */
+static double share_of_larger(double a, double b, double dy)
+{
+    if (a == b) return dy / 2.0;
+    return a < b ? 0.0 : dy;
+}
+
+static double pow_grad(bool of_b, double a, double b, double dy)
+{
+    if (!of_b) return b == 0.0 ? 0.0 : dy * (b * pow(a, b - 1.0));
+    return dy * (a == 0.0 && b >= 0.0 ? 0.0 : pow(a, b) * log(a));
+}
+
+double oracle_binary_grad(atto_binary_kind kind, bool of_b, double a, double b, double dy)
+{
+    switch (kind) {
+    case ATTO_BINARY_ADD:
+        return dy;
+    case ATTO_BINARY_SUB:
+        return of_b ? -dy : dy;
+    case ATTO_BINARY_MUL:
+        return dy * (of_b ? a : b);
+    case ATTO_BINARY_DIV:
+        return of_b ? -dy * (a / b / b) : dy / b;
+    case ATTO_BINARY_POW:
+        return pow_grad(of_b, a, b, dy);
+    case ATTO_BINARY_MAXIMUM:
+        return of_b ? share_of_larger(b, a, dy) : share_of_larger(a, b, dy);
+    case ATTO_BINARY_MINIMUM:
+        return of_b ? share_of_larger(-b, -a, dy) : share_of_larger(-a, -b, dy);
+    default:
+        return NAN;
+    }
+}
+
+double oracle_binary_grad_scale(atto_binary_kind kind, bool of_b, double a, double b, double dy)
+{
+    if (kind != ATTO_BINARY_POW || of_b || a <= 0.0) return 0.0;
+    return fabs(pow_grad(false, a, b, dy) * log(a));
+}
+
+int oracle_compare(atto_compare_kind kind, double a, double b)
+{
+    switch (kind) {
+    case ATTO_COMPARE_EQ:
+        return a == b;
+    case ATTO_COMPARE_NE:
+        return !(a == b);
+    case ATTO_COMPARE_LT:
+        return a < b;
+    case ATTO_COMPARE_LE:
+        return a <= b;
+    case ATTO_COMPARE_GT:
+        return a > b;
+    case ATTO_COMPARE_GE:
+        return a >= b;
+    default:
+        return -1;
+    }
+}
+
+/* Reductions. */
+
+double oracle_reduce(atto_reduce_kind kind, const double *x, int64_t n, int64_t *position)
+{
+    const bool lowest = kind == ATTO_REDUCE_MIN || kind == ATTO_REDUCE_ARGMIN;
+    double sum = 0.0;
+    *position = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const double best = x[*position];
+        sum += x[i];
+        if (isnan(best)) continue;
+        if (isnan(x[i]) || (lowest ? x[i] < best : x[i] > best)) *position = i;
+    }
+    if (kind == ATTO_REDUCE_SUM) return sum;
+    if (kind == ATTO_REDUCE_MEAN) return sum / (double)n;
+    return x[*position];
+}
+
 /* Dropout. */
 
 void oracle_philox(const uint32_t counter[4], uint64_t key, uint32_t out[4])

@@ -98,6 +98,21 @@ typedef struct oracle_ce_answer {
 
 void oracle_cross_entropy(const oracle_ce *c, oracle_ce_answer *out);
 
+/* The elementwise ops, and their gradients for the upstream gradient dy. */
+double oracle_unary(atto_unary_kind kind, double x, double lo, double hi);
+double oracle_unary_grad(atto_unary_kind kind, double x, double dy, double lo, double hi);
+double oracle_binary(atto_binary_kind kind, double a, double b);
+double oracle_binary_grad(atto_binary_kind kind, bool of_b, double a, double b, double dy);
+int oracle_compare(atto_compare_kind kind, double a, double b);
+
+/* Size of what an f32 evaluation of the gradient may lose beyond the result's own roundings, see
+ * atto_tol: pow's exponent b - 1 is rounded. */
+double oracle_binary_grad_scale(atto_binary_kind kind, bool of_b, double a, double b, double dy);
+
+/* A reduction of n values in the order of their positions; *position is that of the first extreme.
+ */
+double oracle_reduce(atto_reduce_kind kind, const double *x, int64_t n, int64_t *position);
+
 /* Philox4x32-10 with a 128-bit counter and a 64-bit key. */
 void oracle_philox(const uint32_t counter[4], uint64_t key, uint32_t out[4]);
 

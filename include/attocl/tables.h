@@ -67,12 +67,57 @@
     X(HARDSHRINK,  hardshrink,  (float lambda),       lambda, 0.0f,     0.5f,  0.0f, ANY)      \
     X(SOFTSHRINK,  softshrink,  (float lambda),       lambda, 0.0f,     0.5f,  0.0f, NONNEGATIVE)
 
+/* X(NAME, name): the enumerator is ATTO_UNARY_<NAME>; attom_unary_<name>(x, a, b) and
+ * attom_unary_<name>_grad(x, dy, a, b) of atto_math.h. Rows are only ever appended. */
+#define ATTO_UNARY_TABLE(X)        \
+    X(NEG,        neg)             \
+    X(ABS,        abs)             \
+    X(EXP,        exp)             \
+    X(LOG,        log)             \
+    X(SQRT,       sqrt)            \
+    X(RSQRT,      rsqrt)           \
+    X(SQUARE,     square)          \
+    X(RECIPROCAL, reciprocal)      \
+    X(CLAMP,      clamp)
+
+/* X(NAME, name, gradient): the enumerator is ATTO_BINARY_<NAME>; attom_binary_<name>(a, b),
+ * attom_binary_<name>_da(a, b, dy) and _db. gradient: SIGNS where both gradients are dy or -dy and
+ * need neither a nor b, else VALUES. Rows are only ever appended. */
+#define ATTO_BINARY_TABLE(X)       \
+    X(ADD,        add,     SIGNS)  \
+    X(SUB,        sub,     SIGNS)  \
+    X(MUL,        mul,     VALUES) \
+    X(DIV,        div,     VALUES) \
+    X(POW,        pow,     VALUES) \
+    X(MAXIMUM,    maximum, VALUES) \
+    X(MINIMUM,    minimum, VALUES)
+
+/* X(NAME, name, operator): the enumerator is ATTO_COMPARE_<NAME>. Rows are only ever appended. */
+#define ATTO_COMPARE_TABLE(X) \
+    X(EQ, eq, ==)             \
+    X(NE, ne, !=)             \
+    X(LT, lt, <)              \
+    X(LE, le, <=)             \
+    X(GT, gt, >)              \
+    X(GE, ge, >=)
+
+/* X(NAME, name): the enumerator is ATTO_REDUCE_<NAME>. Rows are only ever appended. */
+#define ATTO_REDUCE_TABLE(X) \
+    X(SUM,    sum)           \
+    X(MEAN,   mean)          \
+    X(MAX,    max)           \
+    X(MIN,    min)           \
+    X(ARGMAX, argmax)        \
+    X(ARGMIN, argmin)
+
 /* X(op, OP, layout, autocast, in_place, random, data_errors)
  *
  * Names the struct atto_<op>_args, its fields ATTO_<OP>_FIELDS, the public pair atto_<op>_forward
  * and _backward, the check atto__<op>_check, and one slot per direction in every backend.
  *   layout       what a backend gets to see; everything else is packed first:
  *                ELEMENTWISE: all tensors have one shape and may be walked in any order
+ *                BROADCAST: the same, where tensors were expanded to the shape of the largest by
+ *                strides 0; an output with a stride 0 gets the sum, or what its family reduces by
  *                ROWS: each tensor is a matrix with unit stride along its rows, its leading
  *                dimensions merged to one
  *                DENSE: each tensor is row-major without gaps
@@ -86,7 +131,13 @@
     X(act,     ACT,     ELEMENTWISE, FLOW, IN_PLACE, DROPS_BY(dropout), NONE) \
     X(dropout, DROPOUT, ELEMENTWISE, FLOW, IN_PLACE, DROPS_BY(p),       NONE) \
     X(linear,  LINEAR,  ROWS,        LOW,  DISTINCT, DROPS_BY(dropout), NONE) \
-    X(cross_entropy, CROSS_ENTROPY, DENSE, F32, DISTINCT, FIXED, DATA_ERRORS)
+    X(cross_entropy, CROSS_ENTROPY, DENSE, F32, DISTINCT, FIXED, DATA_ERRORS) \
+    X(unary,   UNARY,   ELEMENTWISE, FLOW, IN_PLACE, FIXED,             NONE) \
+    X(cast,    CAST,    ELEMENTWISE, FLOW, DISTINCT, FIXED,             NONE) \
+    X(binary,  BINARY,  BROADCAST, WIDEST, IN_PLACE, FIXED,             NONE) \
+    X(where,   WHERE,   BROADCAST, WIDEST, IN_PLACE, FIXED,             NONE) \
+    X(compare, COMPARE, BROADCAST, WIDEST, DISTINCT, FIXED,             NONE) \
+    X(reduce,  REDUCE,  BROADCAST, F32,    DISTINCT, FIXED,             NONE)
 
 /* F(field, role), beside each args struct as ATTO_<OP>_FIELDS. Roles:
  *   IN          read by forward and again by backward      must be given to both
@@ -97,6 +148,8 @@
  *   OUT         written by forward, not read again         must be given to forward
  *   SAVED       written by forward, read by backward       must be given to both
  *   SAVED_OPT   the same                                   NULL = not wanted; see its family
+ *   SAVED_NEEDED the same                                  must be given to forward; backward says
+ *                                                          which gradient needs it
  *   DIN         gradient of an output, read by backward    must be given to backward
  *   DOUT        gradient of an input, written by backward  NULL = not wanted; add_<field> adds to it */
 #define ATTO_ACT_FIELDS(F)     F(x, IN)     F(y, OUT) F(dy, DIN) F(dx, DOUT)
@@ -107,6 +160,13 @@
 #define ATTO_CROSS_ENTROPY_FIELDS(F)                                                           \
     F(x, IN) F(target, IN) F(weight, IN_OPT) F(loss, OUT) F(lse, SAVED_OPT)                    \
     F(total, SAVED_OPT) F(dloss, DIN) F(dx, DOUT) F(dtarget, DOUT)
+#define ATTO_UNARY_FIELDS(F)   F(x, IN)     F(y, OUT) F(dy, DIN) F(dx, DOUT)
+#define ATTO_CAST_FIELDS(F)    F(x, IN_FWD) F(y, OUT) F(dy, DIN) F(dx, DOUT)
+#define ATTO_BINARY_FIELDS(F)  F(a, IN_OPT) F(b, IN_OPT) F(y, OUT) F(dy, DIN) F(da, DOUT) F(db, DOUT)
+#define ATTO_WHERE_FIELDS(F)                                                                   \
+    F(cond, IN) F(a, IN_FWD_OPT) F(b, IN_FWD_OPT) F(y, OUT) F(dy, DIN) F(da, DOUT) F(db, DOUT)
+#define ATTO_COMPARE_FIELDS(F) F(a, IN_FWD) F(b, IN_FWD_OPT) F(y, OUT)
+#define ATTO_REDUCE_FIELDS(F)  F(x, IN_NEEDED) F(y, SAVED_NEEDED) F(dy, DIN) F(dx, DOUT)
 /* clang-format on */
 
 #endif

@@ -32,6 +32,22 @@ atto__form atto__walk_form(const atto_tensor *const *tensors, int32_t count,
     return ATTO_FORM_VECTORS;
 }
 
+/* One element for a whole row: no vectors are loaded from it. */
+static bool is_splat(const atto_tensor *t)
+{
+    return t->rank > 0 && t->stride[t->rank - 1] == 0;
+}
+
+/* The form that all tensors allow, the splats among them left aside. */
+static atto__form form_with_splats(const atto__elementwise *call, int32_t vector)
+{
+    const atto_tensor *others[ATTO_ELEMENTWISE_TENSORS];
+    int32_t count = 0;
+    for (int32_t i = 0; i < call->count; i++)
+        if (!is_splat(call->tensors[i])) others[count++] = call->tensors[i];
+    return atto__walk_form(others, count, call->layout, vector);
+}
+
 static int64_t row_length(const atto__layout *layout)
 {
     return layout->rank > 0 ? layout->shape[layout->rank - 1] : 1;
@@ -75,11 +91,11 @@ static void divider_of(uint32_t size, uint32_t *magic, uint32_t *shift)
     *magic = (uint32_t)(((power - size) << 32) / size + 1);
 }
 
-static void arg_dividers(atto__args *args, const atto__walk *walk)
+void atto__arg_sizes(atto__args *args, bool wide, const int64_t *size)
 {
     uint32_t magic[4] = { 0 }, shift[4] = { 0 };
-    for (int32_t d = 0; d < 4 && !walk->layout->wide; d++)
-        divider_of((uint32_t)walk->size[d], &magic[d], &shift[d]);
+    for (int32_t d = 0; d < 4 && !wide; d++) divider_of((uint32_t)size[d], &magic[d], &shift[d]);
+    atto__arg_index4(args, wide, size);
     atto__arg_uint4(args, magic);
     atto__arg_uint4(args, shift);
 }
@@ -101,8 +117,7 @@ void atto__arg_walk(atto__args *args, const atto__walk *walk, const atto_tensor 
     }
     atto__arg_index(args, wide, walk->runs);
     atto__arg_index(args, wide, row_length(walk->layout));
-    atto__arg_index4(args, wide, walk->size);
-    arg_dividers(args, walk);
+    atto__arg_sizes(args, wide, walk->size);
     for (int32_t i = 0; i < count; i++) arg_strides(args, walk->layout, tensors[i]->stride);
 }
 
@@ -143,8 +158,8 @@ static bool index_grouped(const atto__layout *layout)
 /* Where vectors cannot be used, dropout still gains from taking the four elements of a counter. */
 static atto__form choose_form(const atto__elementwise *call)
 {
-    const atto__form form = atto__walk_form(call->tensors, call->count, call->layout,
-                                            atto__vector_elements(call->tensors[0]->dtype));
+    if (call->wide_out) return ATTO_FORM_ELEMENTS;
+    const atto__form form = form_with_splats(call, atto__vector_elements(call->tensors[0]->dtype));
     const bool runs = form == ATTO_FORM_ELEMENTS && dropout_knob(call) == ATTO_DROPOUT_PHILOX &&
                       index_grouped(call->layout);
     return runs ? ATTO_FORM_RUNS : form;
@@ -169,6 +184,9 @@ atto_status atto__elementwise_launch(atto_device *dev, const atto__elementwise *
         .file = call->file,
         .kernel = call->kernel,
         .act = call->act,
+        .formula = call->formula,
+        .scalar = call->scalar,
+        .wide_out = call->wide_out,
         .dtype = dtype,
         .dropout = dropout_knob(call),
         .form = form,

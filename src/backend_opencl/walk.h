@@ -33,13 +33,19 @@ void atto__arg_dropout(atto__args *args, float p, atto_rng rng);
 
 int64_t atto__walk_groups(const atto_device *dev, const atto__walk *walk);
 
-#define ATTO_ELEMENTWISE_TENSORS 3
+/* Four sizes, and what divides by them: three arguments. */
+void atto__arg_sizes(atto__args *args, bool wide, const int64_t *size);
+
+#define ATTO_ELEMENTWISE_TENSORS 4
 
 /* A call of a family whose kernels have the parameters: tensors, walk, the op's own, dropout. */
 typedef struct atto__elementwise {
-    const char *file;   /* "act.cl" */
-    const char *kernel; /* "atto_act_forward" */
-    const char *act;    /* activation name, or NULL */
+    const char *file;    /* "act.cl" */
+    const char *kernel;  /* "atto_act_forward" */
+    const char *act;     /* activation name, or NULL */
+    const char *formula; /* "binary_mul", or NULL */
+    int32_t scalar;      /* binary: bit 0: a is a number, bit 1: b is */
+    bool wide_out;       /* the output is f32 whatever the inputs are */
     const atto_tensor *tensors[ATTO_ELEMENTWISE_TENSORS];
     int32_t count;
     const atto__layout *layout;

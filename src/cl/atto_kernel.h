@@ -289,11 +289,18 @@ static inline atto_index atto_dot(atto_index4 at, atto_index4 stride)
 /* Element k of a run of count elements exists. */
 #define ATTO_IN_RUN(k, count) (ATTO_RUN == 1 || (k) < (count))
 
+/* Where vectors are loaded, one with step 0 is a single element. */
 ATTO_UNROLLED void atto_load_run(__global const ATTO_T *p, atto_index at, atto_index step,
                                  atto_index count, float *v)
 {
 #if ATTO_VECTORS
-    atto_unpack(atto_fetch(p, at / ATTO_VEC), v);
+    if (step == 0) { /* the same for all work-items */
+        const float one = atto_load(p, at);
+#pragma unroll
+        for (uint k = 0; k < ATTO_RUN; k++) v[k] = one;
+    } else {
+        atto_unpack(atto_fetch(p, at / ATTO_VEC), v);
+    }
 #else
 #pragma unroll
     for (uint k = 0; k < ATTO_RUN; k++)

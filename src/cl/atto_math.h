@@ -460,6 +460,247 @@ ATTO_INLINE float attom_softshrink_grad(float x, float a, float b)
     return attop_fabs(x) <= a ? 0.0f : 1.0f;
 }
 
+/* ---- elementwise operations --------------------------------------------------------------- */
+
+/* Gradients get dy, because PyTorch multiplies, divides or selects, and 0 * dy is not 0 for an
+ * infinite dy. Each is PyTorch's formula, edges included (docs/ops/elementwise.md). */
+
+ATTO_INLINE float attom_unary_neg(float x, float a, float b)
+{
+    ATTOM_UNUSED(a, b);
+    return -x;
+}
+
+ATTO_INLINE float attom_unary_neg_grad(float x, float dy, float a, float b)
+{
+    ATTOM_UNUSED(a, b);
+    (void)x;
+    return -dy;
+}
+
+ATTO_INLINE float attom_unary_abs(float x, float a, float b)
+{
+    ATTOM_UNUSED(a, b);
+    return attop_fabs(x);
+}
+
+/* dy sign(x); sign is 0 at 0 and at NaN. */
+ATTO_INLINE float attom_unary_abs_grad(float x, float dy, float a, float b)
+{
+    ATTOM_UNUSED(a, b);
+    const float below = x < 0.0f ? -1.0f : 0.0f;
+    return dy * (x > 0.0f ? 1.0f : below);
+}
+
+ATTO_INLINE float attom_unary_exp(float x, float a, float b)
+{
+    ATTOM_UNUSED(a, b);
+    return attop_exp(x);
+}
+
+ATTO_INLINE float attom_unary_exp_grad(float x, float dy, float a, float b)
+{
+    ATTOM_UNUSED(a, b);
+    return dy * attop_exp(x);
+}
+
+ATTO_INLINE float attom_unary_log(float x, float a, float b)
+{
+    ATTOM_UNUSED(a, b);
+    return attop_log(x);
+}
+
+ATTO_INLINE float attom_unary_log_grad(float x, float dy, float a, float b)
+{
+    ATTOM_UNUSED(a, b);
+    return dy / x;
+}
+
+ATTO_INLINE float attom_unary_sqrt(float x, float a, float b)
+{
+    ATTOM_UNUSED(a, b);
+    return attop_sqrt(x);
+}
+
+ATTO_INLINE float attom_unary_sqrt_grad(float x, float dy, float a, float b)
+{
+    ATTOM_UNUSED(a, b);
+    return dy / (2.0f * attop_sqrt(x));
+}
+
+ATTO_INLINE float attom_unary_rsqrt(float x, float a, float b)
+{
+    ATTOM_UNUSED(a, b);
+    return attop_rsqrt(x);
+}
+
+/* -dy/2 r^3, multiplied from the left: r^3 alone overflows below 2^-85 */
+ATTO_INLINE float attom_unary_rsqrt_grad(float x, float dy, float a, float b)
+{
+    ATTOM_UNUSED(a, b);
+    const float r = attop_rsqrt(x);
+    return -0.5f * dy * r * r * r;
+}
+
+ATTO_INLINE float attom_unary_square(float x, float a, float b)
+{
+    ATTOM_UNUSED(a, b);
+    return x * x;
+}
+
+ATTO_INLINE float attom_unary_square_grad(float x, float dy, float a, float b)
+{
+    ATTOM_UNUSED(a, b);
+    return dy * (2.0f * x);
+}
+
+ATTO_INLINE float attom_unary_reciprocal(float x, float a, float b)
+{
+    ATTOM_UNUSED(a, b);
+    return 1.0f / x;
+}
+
+ATTO_INLINE float attom_unary_reciprocal_grad(float x, float dy, float a, float b)
+{
+    ATTOM_UNUSED(a, b);
+    const float r = 1.0f / x;
+    return -dy * r * r;
+}
+
+/* min(max(x, a), b): b where a > b. */
+ATTO_INLINE float attom_unary_clamp(float x, float a, float b)
+{
+    const float y = x < a ? a : x;
+    return y > b ? b : y;
+}
+
+/* 1 at both ends. */
+ATTO_INLINE float attom_unary_clamp_grad(float x, float dy, float a, float b)
+{
+    return ((x >= a) & (x <= b)) ? dy : 0.0f;
+}
+
+ATTO_INLINE float attom_binary_add(float a, float b)
+{
+    return a + b;
+}
+
+ATTO_INLINE float attom_binary_add_da(float a, float b, float dy)
+{
+    ATTOM_UNUSED(a, b);
+    return dy;
+}
+
+ATTO_INLINE float attom_binary_add_db(float a, float b, float dy)
+{
+    ATTOM_UNUSED(a, b);
+    return dy;
+}
+
+ATTO_INLINE float attom_binary_sub(float a, float b)
+{
+    return a - b;
+}
+
+ATTO_INLINE float attom_binary_sub_da(float a, float b, float dy)
+{
+    ATTOM_UNUSED(a, b);
+    return dy;
+}
+
+ATTO_INLINE float attom_binary_sub_db(float a, float b, float dy)
+{
+    ATTOM_UNUSED(a, b);
+    return -dy;
+}
+
+ATTO_INLINE float attom_binary_mul(float a, float b)
+{
+    return a * b;
+}
+
+ATTO_INLINE float attom_binary_mul_da(float a, float b, float dy)
+{
+    (void)a;
+    return dy * b;
+}
+
+ATTO_INLINE float attom_binary_mul_db(float a, float b, float dy)
+{
+    (void)b;
+    return dy * a;
+}
+
+ATTO_INLINE float attom_binary_div(float a, float b)
+{
+    return a / b;
+}
+
+ATTO_INLINE float attom_binary_div_da(float a, float b, float dy)
+{
+    (void)a;
+    return dy / b;
+}
+
+/* Two divisions: b^2 overflows and underflows before the result does. */
+ATTO_INLINE float attom_binary_div_db(float a, float b, float dy)
+{
+    return -dy * (a / b / b);
+}
+
+ATTO_INLINE float attom_binary_pow(float a, float b)
+{
+    return attop_pow(a, b);
+}
+
+/* 0 for the exponent 0, also where a^(b-1) is infinite */
+ATTO_INLINE float attom_binary_pow_da(float a, float b, float dy)
+{
+    const float slope = dy * (b * attop_pow(a, b - 1.0f));
+    return b == 0.0f ? 0.0f : slope;
+}
+
+/* dy a^b ln a; the limit 0 of 0^b ln 0 where b >= 0 */
+ATTO_INLINE float attom_binary_pow_db(float a, float b, float dy)
+{
+    const float slope = attop_pow(a, b) * attop_log(a);
+    return dy * (((a == 0.0f) & (b >= 0.0f)) ? 0.0f : slope);
+}
+
+/* NaN if either is NaN. */
+ATTO_INLINE float attom_binary_maximum(float a, float b)
+{
+    return attop_max(a, b);
+}
+
+/* Half each where a == b. */
+ATTO_INLINE float attom_binary_maximum_da(float a, float b, float dy)
+{
+    const float share = a == b ? 0.5f * dy : dy;
+    return a < b ? 0.0f : share;
+}
+
+ATTO_INLINE float attom_binary_maximum_db(float a, float b, float dy)
+{
+    return attom_binary_maximum_da(b, a, dy);
+}
+
+ATTO_INLINE float attom_binary_minimum(float a, float b)
+{
+    return attop_min(a, b);
+}
+
+ATTO_INLINE float attom_binary_minimum_da(float a, float b, float dy)
+{
+    const float share = a == b ? 0.5f * dy : dy;
+    return a > b ? 0.0f : share;
+}
+
+ATTO_INLINE float attom_binary_minimum_db(float a, float b, float dy)
+{
+    return attom_binary_minimum_da(b, a, dy);
+}
+
 /* ---- building blocks --------------------------------------------------------------------- */
 
 /* w rstd (x - mean) + b: the last step of every normalisation layer. */

@@ -7,6 +7,7 @@
  *   attop_exp_share           e^x, x <= 0                exp; off by |x| roundings more will do
  *   attop_expm1, _expm1_neg   e^x - 1; x <= 0            the same reduction, kept relative at 0
  *   attop_log, attop_log1p    ln x, ln(1 + x)            exponent + polynomial of degree 10
+ *   attop_pow                 x^y, all of C's special cases  2^(y log2 x) in double
  *   attop_log1p_unit          ln(1 + x), 0 <= x <= 1     odd polynomial in x / (1 + x/2)
  *   attop_tanh                tanh x                     m / (m + 2), m = e^-2|x| - 1
  *   attop_erf                 erf x                      x * rational function of x^2
@@ -19,7 +20,7 @@
  *   attop_fabs, _copysign     sign operations            bit operations
  *   attop_bits, attop_float   the bits of a float, and back
  *
- * One text for OpenCL C 1.2 and C11 (and C++11). Under OpenCL exp, log, sqrt and rsqrt are
+ * One text for OpenCL C 1.2 and C11 (and C++11). Under OpenCL exp, log, pow, sqrt and rsqrt are
  * built-ins; the others are ours there as well: on an H200 they are as fast as the built-ins or
  * faster, and PoCL's erf and expm1 are scalar and many times slower. In C all of them are ours, because
  * calls to libm do not vectorise; they have no branch and no table, so a loop over them does, given
@@ -194,6 +195,11 @@ ATTO_INLINE float attop_log(float x)
     return log(x);
 }
 
+ATTO_INLINE float attop_pow(float x, float y)
+{
+    return pow(x, y);
+}
+
 #else
 
 ATTO_INLINE float attop_sqrt(float x)
@@ -256,6 +262,86 @@ ATTO_INLINE float attop_log(float x)
     y = x < INFINITY ? y : x; /* +inf and NaN */
     y = x == 0.0f ? -INFINITY : y;
     return x < 0.0f ? NAN : y;
+}
+
+ATTO_INLINE uint64_t attop_bits64(double x)
+{
+    uint64_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+
+ATTO_INLINE double attop_double(uint64_t u)
+{
+    double x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+/* log2 x for a positive finite float, relative error 2^-37: exponent + 2 atanh(s) / ln 2 with
+ * s = (m - 1) / (m + 1), m in [sqrt(1/2), sqrt 2), as its Taylor series up to s^13. The exponent
+ * becomes a number without an integer conversion, which AVX2 lacks: it is put below the 2^52 of a
+ * double, biased by 1023, and both are subtracted again. */
+ATTO_INLINE double attop_log2_double(double x)
+{
+    const uint64_t u = attop_bits64(x) - 0x3fe6a09e667f3bcdu; /* bits of sqrt(1/2) */
+    const uint64_t biased = (u + 0x3ff0000000000000u) >> 52;  /* exponent + 1023 */
+    const double k = attop_double(biased | 0x4330000000000000u) - 4503599627371519.0;
+    const double m = attop_double((u & 0x000fffffffffffffu) + 0x3fe6a09e667f3bcdu);
+    const double s = (m - 1.0) / (m + 1.0);
+    const double z = s * s;
+    double p = 1.0 / 13.0;
+    p = p * z + 1.0 / 11.0;
+    p = p * z + 1.0 / 9.0;
+    p = p * z + 1.0 / 7.0;
+    p = p * z + 1.0 / 5.0;
+    p = p * z + 1.0 / 3.0;
+    p = p * z + 1.0;
+    return k + 2.8853900817779268 * (s * p); /* 2 / ln 2 */
+}
+
+/* 2^t for |t| <= 1000, relative error 2^-32: 2^n e^r, |r| <= ln 2 / 2, Taylor up to r^8. Adding
+ * 1.5 * 2^52 rounds to an integer and leaves it in the low bits. */
+ATTO_INLINE double attop_exp2_double(double t)
+{
+    const double shifted = t + 6755399441055744.0;
+    const double r = 0.69314718055994531 * (t - (shifted - 6755399441055744.0));
+    double p = 1.0 / 40320.0;
+    p = p * r + 1.0 / 5040.0;
+    p = p * r + 1.0 / 720.0;
+    p = p * r + 1.0 / 120.0;
+    p = p * r + 1.0 / 24.0;
+    p = p * r + 1.0 / 6.0;
+    p = p * r + 0.5;
+    p = p * r + 1.0;
+    p = p * r + 1.0;
+    return p * attop_double((attop_bits64(shifted) + 1023u) << 52);
+}
+
+/* x^y as C's powf defines it: 1 for y = 0 or x = 1 whatever the other is; NaN for a negative finite
+ * x unless y is an integer, whose parity then gives the sign. |y log2 x| loses nothing in double;
+ * beyond 1000 the result is 0 or infinite anyway. */
+ATTO_INLINE float attop_pow(float x, float y)
+{
+    const float size = attop_fabs(x);
+    const float count = attop_fabs(y) < 16777216.0f ? y : 16777216.0f; /* beyond: even, NaN too */
+    const attop_i32 whole = (attop_i32)count;
+    const int is_odd = ((float)whole == count) & (whole & 1);
+    const int is_whole = ((float)whole == count) & (y == y);
+
+    const double safe = ((size > 0.0f) & (size < INFINITY)) ? (double)size : 1.0;
+    double l = attop_log2_double(safe);
+    l = size == 0.0f ? -INFINITY : l;
+    l = size < INFINITY ? l : (double)size; /* infinity and NaN */
+    const double t = (double)y * l;
+    const double low = t < -1000.0 ? -1000.0 : t;
+    float result = (float)attop_exp2_double(low > 1000.0 ? 1000.0 : low);
+    result = ((size == 1.0f) & (y == y)) ? 1.0f : result; /* 0 * infinity */
+    const attop_u32 sign = is_odd ? attop_bits(x) & 0x80000000u : 0u;
+    result = attop_float(attop_bits(result) | sign);
+    result =
+        ((x < 0.0f) & (size < INFINITY) & !is_whole & (attop_fabs(y) < INFINITY)) ? NAN : result;
+    return ((y == 0.0f) | (x == 1.0f)) ? 1.0f : result;
 }
 
 #endif

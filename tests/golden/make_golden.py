@@ -22,6 +22,16 @@ optim.txt: trajectories of optimisers and values of schedules. Lines:
                               infinity. Each line: the scale after the step, then the N values
     schedule NAME STEPS       then that many numbers
 
+elementwise.txt: unary and binary ops and their gradients. Lines:
+
+    unary NAME N              then N lines "x dy y dx"
+    binary NAME N             then N lines "a b dy y da db"
+
+reduce.txt: amax, amin, argmax and argmin of rows with ties, NaN and infinities, and amax's gradient:
+
+    rows N LENGTH             then for each row a line of x, one of dy, one of amax's dx, and one of
+                              amax, amin, argmax, argmin
+
 NAME, A and B are those of ATTO_ACTIVATION_TABLE; A and B are exact in float32 too. Numbers are the
 shortest decimals that read back as the same double.
 
@@ -448,6 +458,87 @@ def write_optim(out):
     return path
 
 
+UNARY = [
+    ("neg", torch.neg),
+    ("abs", torch.abs),
+    ("exp", torch.exp),
+    ("log", torch.log),
+    ("sqrt", torch.sqrt),
+    ("rsqrt", torch.rsqrt),
+    ("square", torch.square),
+    ("reciprocal", torch.reciprocal),
+    ("clamp", lambda x: torch.clamp(x, -0.25, 0.75)),
+]
+
+BINARY = [
+    ("add", torch.add),
+    ("sub", torch.sub),
+    ("mul", torch.mul),
+    ("div", torch.div),
+    ("pow", torch.pow),
+    ("maximum", torch.maximum),
+    ("minimum", torch.minimum),
+]
+
+EDGES = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.0, -2.0, 3.0, -3.0, 0.75, -0.25, 1.5, 100.0,
+         math.inf, -math.inf, math.nan]
+
+
+def join(*columns):
+    """Columns of numbers as lines."""
+    return [" ".join(repr(v) for v in line) for line in zip(*columns)]
+
+
+def write_elementwise(out):
+    """Writes elementwise.txt; returns its path."""
+    lines = ["# Elementwise ops and their gradients in float64, made by make_golden.py.",
+             f"torch {torch.__version__}"]
+    xs = EDGES + [f32(v) for v in (1e-30, 1e-5, 0.1, 7.3, 80.0)]
+    dys = [(-1.0 if i % 3 == 0 else 1.0) * (1 + i % 5) / 4 for i in range(len(xs))]
+    for name, function in UNARY:
+        x = torch.tensor(xs, dtype=torch.float64, requires_grad=True)
+        y = function(x)
+        (dx,) = torch.autograd.grad(y, x, torch.tensor(dys, dtype=torch.float64))
+        lines.append(f"unary {name} {len(xs)}")
+        lines += join(xs, dys, y.tolist(), dx.tolist())
+    pairs = [(p, q) for p in EDGES for q in EDGES]
+    dys = [(-1.0 if i % 3 == 0 else 1.0) * (1 + i % 5) / 4 for i in range(len(pairs))]
+    for name, function in BINARY:
+        a = torch.tensor([p for p, _ in pairs], dtype=torch.float64, requires_grad=True)
+        b = torch.tensor([q for _, q in pairs], dtype=torch.float64, requires_grad=True)
+        y = function(a, b)
+        da, db = torch.autograd.grad(y, (a, b), torch.tensor(dys, dtype=torch.float64))
+        lines.append(f"binary {name} {len(pairs)}")
+        lines += join(a.tolist(), b.tolist(), dys, y.tolist(), da.tolist(), db.tolist())
+    path = os.path.join(out, "elementwise.txt")
+    with open(path, "w", encoding="ascii", newline="\n") as file:
+        file.write("\n".join(lines) + "\n")
+    return path
+
+
+def write_reduce(out):
+    """Writes reduce.txt; returns its path."""
+    rows = [[1.0, 3.0, 3.0, 2.0, 0.0, 3.0], [1.0, math.nan, 5.0, math.nan, -1.0, 0.0],
+            [-math.inf] * 6, [math.inf, 1.0, math.inf, 2.0, 3.0, 4.0], [math.nan] * 6,
+            [0.0, -0.0, 0.0, -0.0, 0.0, -0.0], [-1.0, -7.0, -7.0, -1.0, -2.0, -3.0],
+            [2.5, -math.inf, 2.5, math.inf, 0.0, 0.5]]
+    lines = ["# Extremes of rows in float64, made by make_golden.py.",
+             f"torch {torch.__version__}", f"rows {len(rows)} {len(rows[0])}"]
+    for i, row in enumerate(rows):
+        x = torch.tensor(row, dtype=torch.float64, requires_grad=True)
+        dy = 0.75 - i / 2
+        y = torch.amax(x, 0)
+        (dx,) = torch.autograd.grad(y, x, torch.tensor(dy, dtype=torch.float64))
+        results = [y.item(), torch.amin(x, 0).item(), torch.argmax(x).item(),
+                   torch.argmin(x).item()]
+        lines += join(*([v] for v in row)) + [repr(dy)] + join(*([v] for v in dx.tolist()))
+        lines += join(*([v] for v in results))
+    path = os.path.join(out, "reduce.txt")
+    with open(path, "w", encoding="ascii", newline="\n") as file:
+        file.write("\n".join(lines) + "\n")
+    return path
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", default=os.path.dirname(os.path.abspath(__file__)),
@@ -458,7 +549,8 @@ def main():
     if not torch.__version__.startswith(WANTED_TORCH + ".") and not arguments.any_version:
         parser.error(f"PyTorch is {torch.__version__}, the golden files come from {WANTED_TORCH}")
     os.makedirs(arguments.out, exist_ok=True)
-    for write in (write_act, write_linear, write_cross_entropy, write_optim):
+    for write in (write_act, write_linear, write_cross_entropy, write_optim, write_elementwise,
+                  write_reduce):
         path = write(arguments.out)
         print(f"{path}: {os.path.getsize(path)} bytes")
 

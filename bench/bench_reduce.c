@@ -1,0 +1,1 @@
+typedef int bench_reduce_nothing;
