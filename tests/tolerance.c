@@ -24,17 +24,27 @@ static const struct {
      * keep and spread 3, products 2; grad: exp 6 and its argument 2, log 6, division 5, target 4,
      * products and difference 3. */
     { "cross_entropy", 20, 26 },
-    { "neg", 0, 0 },         { "abs", 0, 0 },                        /* dy times 1, -1 or 0 */
-    { "exp", 6, 7 },         { "log", 6, 5 },     { "sqrt", 6, 11 }, /* sqrt 6, division 5 */
+    { "neg", 0, 0 },
+    { "abs", 0, 0 }, /* dy times 1, -1 or 0 */
+    { "exp", 6, 7 },
+    { "log", 6, 5 },
+    { "sqrt", 6, 11 },       /* sqrt 6, division 5 */
     { "rsqrt", 4, 15 },      /* three rsqrt, three products */
     { "square", 1, 1 },      /* 2 x is exact */
     { "reciprocal", 5, 12 }, /* two divisions, two products */
-    { "clamp", 0, 0 },       { "add", 1, 0 },     { "sub", 1, 0 },
-    { "mul", 1, 1 },         { "div", 5, 11 }, /* db: two divisions, product */
+    { "clamp", 0, 0 },
+    { "add", 1, 0 },
+    { "sub", 1, 0 },
+    { "mul", 1, 1 },
+    { "div", 5, 11 },  /* db: two divisions, product */
     { "pow", 32, 40 }, /* da: pow, two products; db: pow, log 6, two products */
-    { "maximum", 0, 0 },     { "minimum", 0, 0 }, { "cast", 0, 0 },
-    { "where", 0, 0 },       { "sum", 0, 0 },     { "mean", 5, 5 }, /* division */
-    { "max", 0, 5 },                                                /* dy / ties */
+    { "maximum", 0, 0 },
+    { "minimum", 0, 0 },
+    { "cast", 0, 0 },
+    { "where", 0, 0 },
+    { "sum", 0, 0 },
+    { "mean", 5, 5 }, /* division */
+    { "max", 0, 5 },  /* dy / ties */
     { "min", 0, 5 },
 };
 

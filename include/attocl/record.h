@@ -6,7 +6,9 @@
 
 #include <attocl/act.h>
 #include <attocl/cross_entropy.h>
+#include <attocl/elementwise.h>
 #include <attocl/linear.h>
+#include <attocl/reduce.h>
 #include <attocl/tape.h>
 
 #ifdef __cplusplus
@@ -52,6 +54,44 @@ typedef struct atto_cross_entropy_options {
 /** Cross-entropy of logits against labels or probabilities: attocl/cross_entropy.h. */
 ATTO_API atto_var atto_cross_entropy(atto_tape *tape, atto_var x, atto_var target,
                                      const atto_cross_entropy_options *options);
+
+/* attocl/elementwise.h: arithmetic with broadcasting. */
+ATTO_API atto_var atto_unary(atto_tape *tape, atto_unary_kind kind, atto_var x);
+ATTO_API atto_var atto_clamp(atto_tape *tape, atto_var x, float lo, float hi);
+ATTO_API atto_var atto_cast(atto_tape *tape, atto_var x, atto_dtype dtype);
+ATTO_API atto_var atto_binary(atto_tape *tape, atto_binary_kind kind, atto_var a, atto_var b);
+
+/** a and a number, or a number and b: a / 2, 1 - b. */
+ATTO_API atto_var atto_binary_number(atto_tape *tape, atto_binary_kind kind, atto_var a, float b);
+ATTO_API atto_var atto_number_binary(atto_tape *tape, atto_binary_kind kind, float a, atto_var b);
+
+/** cond is i32; a and b get gradients. */
+ATTO_API atto_var atto_where(atto_tape *tape, atto_var cond, atto_var a, atto_var b);
+
+/** i32, 1 or 0; no gradient. */
+ATTO_API atto_var atto_compare(atto_tape *tape, atto_compare_kind kind, atto_var a, atto_var b);
+
+/* atto_add(tape, a, b), atto_mul, atto_maximum, ... */
+#define X(NAME, name, gradient)                                                 \
+    static inline atto_var atto_##name(atto_tape *tape, atto_var a, atto_var b) \
+    {                                                                           \
+        return atto_binary(tape, ATTO_BINARY_##NAME, a, b);                     \
+    }
+ATTO_BINARY_TABLE(X)
+#undef X
+
+/** Over which dimensions; NULL is all of them. */
+typedef struct atto_reduce_options {
+    int32_t dims[ATTO_MAX_RANK]; /**< -1 is the last */
+    int32_t dim_count;           /**< 0 = all */
+    bool keep;                   /**< they stay, with size 1 */
+    atto_dtype position;         /**< of ARGMAX and ARGMIN: i32 or i64; 0 = i64, as PyTorch's */
+    uint64_t reserved[4];
+} atto_reduce_options;
+
+/** attocl/reduce.h: sums, means, extremes and their positions. */
+ATTO_API atto_var atto_reduce(atto_tape *tape, atto_reduce_kind kind, atto_var x,
+                              const atto_reduce_options *options);
 
 /** The same elements with another shape; no copy where the strides allow it. */
 ATTO_API atto_var atto_reshape(atto_tape *tape, atto_var x, atto_shape shape);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Linear on OpenCL: three products (gemm.c), and see src/cl/linear.cl. */
 #include "cl/atto_gemm_flags.h"
-#include "walk.h"
 #include "gemm.h"
+#include "walk.h"
 
 atto_status atto__opencl_linear_forward(atto_device *dev, const struct atto_linear_args *a,
                                         const atto__layout *layout)

@@ -127,9 +127,10 @@ atto_var atto_act(atto_tape *tape, atto_var x, atto_activation act, const atto_a
         return atto__no_var();
     if (options) args.dropout = options->dropout;
     if (args.dropout > 0.0f) args.rng = atto__tape_draw(tape, atto_tensor_numel(t));
-    const atto__binding input = { offsetof(struct atto_act_args, x), x, false };
-    const atto__result y = { offsetof(struct atto_act_args, y), t->dtype,
-                             atto_shape_of(t->rank, t->shape), false };
+    const atto__binding input = { .field = offsetof(struct atto_act_args, x), .v = x };
+    const atto__result y = { .field = offsetof(struct atto_act_args, y),
+                             .dtype = t->dtype,
+                             .shape = atto_shape_of(t->rank, t->shape) };
     return atto__record_op(tape, ATTO_OP_ACT, &args, &input, 1, &y, 1);
 }
 

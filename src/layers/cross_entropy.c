@@ -144,12 +144,14 @@ atto_var atto_cross_entropy(atto_tape *tape, atto_var x, atto_var target,
     const atto_shape scalar = atto_shape0();
     const atto_shape positions = t->rank > 0 ? positions_of(t) : scalar; /* the op refuses rank 0 */
     const bool none_reduced = o->reduction == ATTO_REDUCTION_NONE;
-    atto__binding inputs[3] = { { FIELD(x), x, false }, { FIELD(target), target, false } };
-    if (o->weight) inputs[2] = (atto__binding){ FIELD(weight), *o->weight, false };
-    const atto__result results[] = { { FIELD(loss), ATTO_F32, none_reduced ? positions : scalar,
-                                       false },
-                                     { FIELD(lse), ATTO_F32, positions, true },
-                                     { FIELD(total), ATTO_F32, scalar, true } };
+    atto__binding inputs[3] = { { .field = FIELD(x), .v = x },
+                                { .field = FIELD(target), .v = target } };
+    if (o->weight) inputs[2] = (atto__binding){ .field = FIELD(weight), .v = *o->weight };
+    const atto__result results[] = {
+        { .field = FIELD(loss), .dtype = ATTO_F32, .shape = none_reduced ? positions : scalar },
+        { .field = FIELD(lse), .dtype = ATTO_F32, .shape = positions, .only_saved = true },
+        { .field = FIELD(total), .dtype = ATTO_F32, .shape = scalar, .only_saved = true },
+    };
     return atto__record_op(tape, ATTO_OP_CROSS_ENTROPY, &args, inputs, o->weight ? 3 : 2, results,
                            3);
 }

@@ -34,9 +34,10 @@ atto_var atto_dropout(atto_tape *tape, atto_var x, float p)
     if (!t) return atto__no_var();
     struct atto_dropout_args args = { .p = p };
     if (p > 0.0f) args.rng = atto__tape_draw(tape, atto_tensor_numel(t));
-    const atto__binding input = { offsetof(struct atto_dropout_args, x), x, false };
-    const atto__result y = { offsetof(struct atto_dropout_args, y), t->dtype,
-                             atto_shape_of(t->rank, t->shape), false };
+    const atto__binding input = { .field = offsetof(struct atto_dropout_args, x), .v = x };
+    const atto__result y = { .field = offsetof(struct atto_dropout_args, y),
+                             .dtype = t->dtype,
+                             .shape = atto_shape_of(t->rank, t->shape) };
     return atto__record_op(tape, ATTO_OP_DROPOUT, &args, &input, 1, &y, 1);
 }
 

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* Elementwise ops: names, checks, and the public calls. */
 #include <math.h>
+#include <stddef.h>
 
 #include "layers/checks.h"
+#include "train/module.h"
 
 /* ---- names ---- */
 
@@ -325,4 +327,131 @@ atto_status atto_compare_forward(atto_device *dev, const struct atto_compare_arg
 atto_status atto_compare_backward(atto_device *dev, const struct atto_compare_args *a)
 {
     return atto__run(dev, ATTO_OP_COMPARE, ATTO_BACKWARD, a);
+}
+
+/* ---- on a tape ---- */
+
+/* The shape that tensors make together; where they do not fit, one that the op refuses by name. */
+static atto_shape shape_together(const atto_tensor *const *parts, int32_t count)
+{
+    atto_shape shape = { 0, { 0 } };
+    for (int32_t i = 0; i < count; i++)
+        if (parts[i]->rank > shape.rank) shape.rank = parts[i]->rank;
+    for (int32_t d = 0; d < shape.rank; d++) {
+        shape.dim[d] = 1;
+        for (int32_t i = 0; i < count; i++) {
+            const int32_t own = d - (shape.rank - parts[i]->rank);
+            if (own >= 0 && parts[i]->shape[own] != 1) shape.dim[d] = parts[i]->shape[own];
+        }
+    }
+    return shape;
+}
+
+static atto_shape shape_like(const atto_tensor *t)
+{
+    return atto_shape_of(t->rank, t->shape);
+}
+
+static atto_var record_unary(atto_tape *tape, struct atto_unary_args *args, atto_var x)
+{
+    const atto_tensor *t = atto__tape_tensor(tape, "unary", x);
+    if (!t) return atto__no_var();
+    const atto__binding input = { .field = offsetof(struct atto_unary_args, x), .v = x };
+    const atto__result y = { .field = offsetof(struct atto_unary_args, y),
+                             .dtype = t->dtype,
+                             .shape = shape_like(t) };
+    return atto__record_op(tape, ATTO_OP_UNARY, args, &input, 1, &y, 1);
+}
+
+atto_var atto_unary(atto_tape *tape, atto_unary_kind kind, atto_var x)
+{
+    struct atto_unary_args args = { .kind = kind };
+    return record_unary(tape, &args, x);
+}
+
+atto_var atto_clamp(atto_tape *tape, atto_var x, float lo, float hi)
+{
+    struct atto_unary_args args = { .kind = ATTO_UNARY_CLAMP, .lo = lo, .hi = hi };
+    return record_unary(tape, &args, x);
+}
+
+atto_var atto_cast(atto_tape *tape, atto_var x, atto_dtype dtype)
+{
+    const atto_tensor *t = atto__tape_tensor(tape, "cast", x);
+    if (!t) return atto__no_var();
+    struct atto_cast_args args = { .add_dx = false };
+    const atto__binding input = { .field = offsetof(struct atto_cast_args, x), .v = x };
+    const atto__result y = { .field = offsetof(struct atto_cast_args, y),
+                             .dtype = dtype,
+                             .shape = shape_like(t) };
+    return atto__record_op(tape, ATTO_OP_CAST, &args, &input, 1, &y, 1);
+}
+
+/* inputs: count of them, whose tensors make the output; the first float one gives its dtype. */
+static atto_var record_together(atto_tape *tape, atto_op op, void *args,
+                                const atto__binding *inputs, int32_t count, size_t y_field,
+                                atto_dtype dtype)
+{
+    const atto_tensor *parts[3];
+    for (int32_t i = 0; i < count; i++) {
+        parts[i] = atto__tape_tensor(tape, atto__op(op)->name[ATTO_FORWARD], inputs[i].v);
+        if (!parts[i]) return atto__no_var();
+    }
+    const atto__result y = { .field = y_field,
+                             .dtype = dtype ? dtype : parts[count - 1]->dtype,
+                             .shape = shape_together(parts, count) };
+    return atto__record_op(tape, op, args, inputs, count, &y, 1);
+}
+
+#define BINARY_FIELD(name) offsetof(struct atto_binary_args, name)
+
+static bool needs_no_values(atto_binary_kind kind)
+{
+    return kind == ATTO_BINARY_ADD || kind == ATTO_BINARY_SUB;
+}
+
+atto_var atto_binary(atto_tape *tape, atto_binary_kind kind, atto_var a, atto_var b)
+{
+    struct atto_binary_args args = { .kind = kind };
+    const bool not_read = needs_no_values(kind);
+    const atto__binding inputs[] = { { .field = BINARY_FIELD(a), .v = a, .not_read = not_read },
+                                     { .field = BINARY_FIELD(b), .v = b, .not_read = not_read } };
+    return record_together(tape, ATTO_OP_BINARY, &args, inputs, 2, BINARY_FIELD(y), 0);
+}
+
+atto_var atto_binary_number(atto_tape *tape, atto_binary_kind kind, atto_var a, float b)
+{
+    struct atto_binary_args args = { .kind = kind, .value = b };
+    const atto__binding input = { .field = BINARY_FIELD(a),
+                                  .v = a,
+                                  .not_read = needs_no_values(kind) };
+    return record_together(tape, ATTO_OP_BINARY, &args, &input, 1, BINARY_FIELD(y), 0);
+}
+
+atto_var atto_number_binary(atto_tape *tape, atto_binary_kind kind, float a, atto_var b)
+{
+    struct atto_binary_args args = { .kind = kind, .value = a };
+    const atto__binding input = { .field = BINARY_FIELD(b),
+                                  .v = b,
+                                  .not_read = needs_no_values(kind) };
+    return record_together(tape, ATTO_OP_BINARY, &args, &input, 1, BINARY_FIELD(y), 0);
+}
+
+atto_var atto_where(atto_tape *tape, atto_var cond, atto_var a, atto_var b)
+{
+    struct atto_where_args args = { .value = 0.0f };
+    const atto__binding inputs[] = { { .field = offsetof(struct atto_where_args, cond), .v = cond },
+                                     { .field = offsetof(struct atto_where_args, a), .v = a },
+                                     { .field = offsetof(struct atto_where_args, b), .v = b } };
+    return record_together(tape, ATTO_OP_WHERE, &args, inputs, 3,
+                           offsetof(struct atto_where_args, y), 0);
+}
+
+atto_var atto_compare(atto_tape *tape, atto_compare_kind kind, atto_var a, atto_var b)
+{
+    struct atto_compare_args args = { .kind = kind };
+    const atto__binding inputs[] = { { .field = offsetof(struct atto_compare_args, a), .v = a },
+                                     { .field = offsetof(struct atto_compare_args, b), .v = b } };
+    return record_together(tape, ATTO_OP_COMPARE, &args, inputs, 2,
+                           offsetof(struct atto_compare_args, y), ATTO_I32);
 }

@@ -97,11 +97,13 @@ static int32_t bind_inputs(atto_var x, atto_var w, const atto_linear_fused *fuse
                            atto__binding *out)
 {
     int32_t count = 0;
-    out[count++] = (atto__binding){ FIELD(x), x, false };
-    out[count++] = (atto__binding){ FIELD(w), w, false };
-    if (fused && fused->bias) out[count++] = (atto__binding){ FIELD(b), *fused->bias, false };
+    out[count++] = (atto__binding){ .field = FIELD(x), .v = x };
+    out[count++] = (atto__binding){ .field = FIELD(w), .v = w };
+    if (fused && fused->bias)
+        out[count++] = (atto__binding){ .field = FIELD(b), .v = *fused->bias };
     if (fused && fused->residual)
-        out[count++] = (atto__binding){ FIELD(residual), *fused->residual, true };
+        out[count++] =
+            (atto__binding){ .field = FIELD(residual), .v = *fused->residual, .passes = true };
     return count;
 }
 
@@ -123,8 +125,10 @@ atto_var atto_linear(atto_tape *tape, atto_var x, atto_var w, const atto_linear_
     if (args.dropout > 0.0f) args.rng = atto__tape_draw(tape, atto_tensor_numel(&like_y));
     atto__binding inputs[4];
     const int32_t count = bind_inputs(x, w, fused, inputs);
-    const atto__result results[] = { { FIELD(y), tx->dtype, shape, false },
-                                     { FIELD(z), tx->dtype, shape, true } };
+    const atto__result results[] = {
+        { .field = FIELD(y), .dtype = tx->dtype, .shape = shape },
+        { .field = FIELD(z), .dtype = tx->dtype, .shape = shape, .only_saved = true }
+    };
     return atto__record_op(tape, ATTO_OP_LINEAR, &args, inputs, count, results,
                            args.act.kind == ATTO_ACT_IDENTITY ? 1 : 2);
 }

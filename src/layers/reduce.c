@@ -2,8 +2,11 @@
 /* Reductions: names, checks, and the public calls. */
 #include <inttypes.h>
 #include <math.h>
+#include <stddef.h>
+#include <string.h>
 
 #include "layers/checks.h"
+#include "train/module.h"
 
 const char *atto_reduce_name(atto_reduce_kind kind)
 {
@@ -192,4 +195,30 @@ atto_status atto_reduce_forward(atto_device *dev, const struct atto_reduce_args 
 atto_status atto_reduce_backward(atto_device *dev, const struct atto_reduce_args *a)
 {
     return atto__run(dev, ATTO_OP_REDUCE, ATTO_BACKWARD, a);
+}
+
+/* ---- on a tape ---- */
+
+atto_var atto_reduce(atto_tape *tape, atto_reduce_kind kind, atto_var x,
+                     const atto_reduce_options *options)
+{
+    const atto_tensor *t = atto__tape_tensor(tape, "reduce", x);
+    if (!t) return atto__no_var();
+    const atto_reduce_options all = { .dim_count = 0 };
+    const atto_reduce_options *o = options ? options : &all;
+    struct atto_reduce_args args = { .kind = kind, .dim_count = o->dim_count };
+    memcpy(args.dims, o->dims, sizeof args.dims);
+    atto_status status = atto__reserved_check("reduce: options", o->reserved);
+    if (status == ATTO_OK) status = check_dims("reduce", &args, t->rank);
+    if (atto__tape_fail(tape, status) != ATTO_OK) return atto__no_var();
+    const atto_dtype position = o->position ? o->position : ATTO_I64;
+    const bool not_read = !is_extreme(kind);
+    const atto__binding input = { .field = offsetof(struct atto_reduce_args, x),
+                                  .v = x,
+                                  .not_read = not_read };
+    const atto__result y = { .field = offsetof(struct atto_reduce_args, y),
+                             .dtype = is_arg(kind) ? position : t->dtype,
+                             .shape = shape_of(t, dims_of(&args, t->rank), o->keep),
+                             .not_read = not_read };
+    return atto__record_op(tape, ATTO_OP_REDUCE, &args, &input, 1, &y, 1);
 }

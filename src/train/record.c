@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "layers/checks.h"
 #include "train/tape.h"
 
 /* ---- nodes ---- */
@@ -66,6 +67,7 @@ static bool place_inputs(recording *r)
         *slot_of(r->args, r->inputs[i].field) = &value->tensor;
         r->wants_grad = r->wants_grad || (r->tape->records && value->needs_grad);
     }
+    if (!atto__is_float(r->results[0].dtype)) r->wants_grad = false; /* integers have no gradient */
     return true;
 }
 
@@ -96,7 +98,8 @@ static atto_status push_result(recording *r, int32_t i, atto_node *node)
     ATTO_TRY(atto__tape_push(r->tape, &r->made[i], &v));
     node->results[node->result_count] = v.slot;
     node->result_fields[node->result_count] = r->results[i].field;
-    if (is_read_backward(r, r->results[i].field)) node->held_results |= 1u << node->result_count;
+    if (is_read_backward(r, r->results[i].field) && !r->results[i].not_read)
+        node->held_results |= 1u << node->result_count;
     node->result_count++;
     return ATTO_OK;
 }
@@ -111,7 +114,8 @@ static atto_status push_node(recording *r, atto_var *out)
         node->inputs[i] = r->inputs[i].v.slot;
         node->input_fields[i] = r->inputs[i].field;
         node->passes[i] = r->inputs[i].passes;
-        if (is_read_backward(r, r->inputs[i].field)) node->held_inputs |= 1u << i;
+        if (is_read_backward(r, r->inputs[i].field) && !r->inputs[i].not_read)
+            node->held_inputs |= 1u << i;
     }
     node->input_count = r->input_count;
     for (int32_t i = 0; i < r->result_count; i++)

@@ -99,7 +99,8 @@ atto_rng atto__tape_draw(atto_tape *tape, int64_t n);
 typedef struct atto__binding {
     size_t field;
     atto_var v;
-    bool passes; /* its gradient is the output's, because the op has no field for it */
+    bool passes;   /* its gradient is the output's, because the op has no field for it */
+    bool not_read; /* this call's backward does not read it, whatever the role says */
 } atto__binding;
 
 /* An output to be made. */
@@ -108,6 +109,7 @@ typedef struct atto__result {
     atto_dtype dtype;
     atto_shape shape;
     bool only_saved; /* for backward alone: made only if there will be one */
+    bool not_read;   /* as above */
 } atto__result;
 
 /* Runs the op forward and records it. Tensor fields of args are filled in here; results[0] is what is
