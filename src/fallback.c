@@ -25,7 +25,7 @@ typedef struct party {
     int32_t view_count;
 } party;
 
-static atto_status open_cpu(atto_device *dev)
+atto_status atto__fallback_device(atto_device *dev)
 {
     if (dev->cpu) return ATTO_OK;
     atto_device_options options = dev->options.set;
@@ -130,7 +130,7 @@ static atto_status run_away(atto_device *dev, const atto__op_info *op, atto__dir
 atto_status atto__fallback(atto_device *dev, atto_op op, atto__direction direction,
                            const void *args, const atto__layout *layout)
 {
-    ATTO_TRY(open_cpu(dev));
+    ATTO_TRY(atto__fallback_device(dev));
     const atto__op_info *info = atto__op(op);
     atto__any_args copy;
     memcpy(&copy, args, info->args_bytes);

@@ -112,6 +112,9 @@ bool atto__field_writes(const atto__field *field, atto__direction direction);
  * and falls back to the CPU when a kernel cannot be built. */
 atto_status atto__run(atto_device *dev, atto_op op, atto__direction direction, const void *args);
 
+/* fallback.c: opens dev->cpu, once. */
+atto_status atto__fallback_device(atto_device *dev);
+
 /* fallback.c: the same call on the CPU backend, through host copies of the tensors' memory. args and
  * layout are what the device's own backend would have got. */
 atto_status atto__fallback(atto_device *dev, atto_op op, atto__direction direction,

@@ -436,6 +436,54 @@ static void kernels_that_do_not_build_leave_empty_tensors_be(void **state)
     remove_folder(folder);
 }
 
+/* p = 1, dp = (3, 4), whose norm 5 is clipped to 2.5: twice lr 0.125 of (1.5, 2). */
+static void check_optimizer_fallback(atto_device *dev, bool works)
+{
+    const uint16_t ones[2] = { 0x3f80, 0x3f80 }, gradient[2] = { 0x4040, 0x4080 }; /* bf16 */
+    uint16_t value[2];
+    atto_param *p;
+    atto_optimizer *opt;
+    atto_tensor grad;
+    bool add;
+    MUST(atto_param_create(dev, ATTO_BF16, atto_shape1(2), &p));
+    MUST(atto_param_write(p, ones));
+    const atto_sgd_options options = { .momentum = 1.0, .set = { .params = &p, .count = 1 } };
+    MUST(atto_sgd_create(NULL, 0.125, &options, &opt));
+    MUST(atto_optimizer_clip_norm(opt, 2.5000005)); /* over 5.000001 */
+    for (int s = 0; s < 2 && works; s++) {
+        MUST(atto_param_grad_target(p, &grad, &add));
+        MUST(atto_tensor_write(&grad, gradient));
+        MUST(atto_optimizer_step(opt, 0.125)); /* the buffer holds one, then two gradients */
+    }
+    MUST(atto_param_grad_target(p, &grad, &add));
+    if (!works) EXPECT_FAIL(atto_optimizer_step(opt, 0.125), ATTO_E_BUILD, "optim.cl:3|error");
+    MUST(atto_param_read(p, value));
+    assert_int_equal(value[0], works ? 0x3ee0 : 0x3f80); /* 1 - 3 * 0.1875 = 0.4375 */
+    assert_int_equal(value[1], works ? 0x3e80 : 0x3f80); /* 1 - 3 * 0.25 = 0.25 */
+    atto_optimizer_free(opt);
+    atto_param_free(p);
+}
+
+static void kernels_of_optimisers_run_on_the_cpu(void **state)
+{
+    (void)state;
+    log_book book = { 0, 0, "" };
+    const char *folder = make_folder();
+    atto_device *dev;
+    atto_device_stats stats;
+    write_text(folder, "optim.cl", broken_source);
+    open_with_sources(folder, false, &book, &dev);
+    check_optimizer_fallback(dev, true);
+    MUST(atto_device_stats_get(dev, &stats));
+    assert_int_equal(stats.fallbacks, 2 * 3); /* norm, begin, step */
+    assert_int_equal(book.fallbacks, 1);
+    atto_device_close(dev);
+    open_with_sources(folder, true, &book, &dev);
+    check_optimizer_fallback(dev, false);
+    atto_device_close(dev);
+    remove_folder(folder);
+}
+
 /* With no_fallback the caller gets the compiler's words. */
 static void kernels_that_do_not_build_are_an_error_when_told(void **state)
 {
@@ -547,6 +595,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(kernels_are_cached_by_many_processes_at_once),
     cmocka_unit_test(kernels_that_do_not_build_run_on_the_cpu),
     cmocka_unit_test(kernels_that_do_not_build_leave_empty_tensors_be),
+    cmocka_unit_test(kernels_of_optimisers_run_on_the_cpu),
     cmocka_unit_test(kernels_that_do_not_build_are_an_error_when_told),
     cmocka_unit_test(kernels_come_from_the_kernel_dir),
     cmocka_unit_test(kernels_that_fail_the_probe_keep_a_device_closed),

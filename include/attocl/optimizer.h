@@ -138,7 +138,7 @@ ATTO_API void atto_optimizer_free(atto_optimizer *opt);
  * overwrites. Enqueued, never waits.
  *
  * Returns  ATTO_E_NULL; ATTO_E_ARGUMENT (lr < 0, NaN, infinite); ATTO_E_STATE (memory is mapped);
- *          ATTO_E_BUILD (a kernel; nothing runs on the CPU instead)
+ *          ATTO_E_BUILD (a kernel, where the device's options forbid the CPU)
  */
 ATTO_API atto_status atto_optimizer_step(atto_optimizer *opt, double lr);
 

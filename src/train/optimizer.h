@@ -52,6 +52,8 @@ struct atto_optimizer {
     atto_tensor flags, group_of, groups, steps, coefficients, partials, control;
     int32_t *flags_written, *flags_next;
     bool flags_known;
+
+    bool warned; /* that a kernel cannot be built */
 };
 
 /* How to make one. Numbers are final: no defaults, no ATTO_ZERO. */
@@ -83,6 +85,26 @@ atto_status atto__optimizer_add_net(atto_optimizer *o, const atto_param_set *set
 
 /* optimizer_net.c: whether the parameter is one of the module's. */
 atto_status atto__module_has(const atto_module *m, const atto_param *p, bool *out);
+
+/* The three slots of a backend. */
+typedef enum atto__optim_part {
+    ATTO_OPTIM_NORM,
+    ATTO_OPTIM_BEGIN,
+    ATTO_OPTIM_STEP
+} atto__optim_part;
+
+typedef atto_status (*atto__optim_function)(atto_device *dev, const struct atto__optim_args *a);
+
+static inline atto__optim_function atto__optim_slot(const atto__vtable *vt, atto__optim_part part)
+{
+    return part == ATTO_OPTIM_NORM    ? vt->optim_norm
+           : part == ATTO_OPTIM_BEGIN ? vt->optim_begin
+                                      : vt->optim_step;
+}
+
+/* optimizer_fallback.c: that part on the CPU backend, through host copies. */
+atto_status atto__optim_fallback(atto_device *dev, atto__optim_part part,
+                                 const struct atto__optim_args *args);
 
 /* A parameter's elements of one of its chunk's vectors, in its shape. */
 atto_tensor atto__optimizer_view(const atto__trained *t, const atto_tensor *vector);

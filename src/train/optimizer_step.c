@@ -200,19 +200,32 @@ static void point_at(struct atto__optim_args *a, const atto__chunk *c)
         a->state[i] = c->state[i].buffer ? &c->state[i] : NULL;
 }
 
+/* On the device, or where its kernel cannot be built on the CPU. */
+static atto_status run_part(atto_optimizer *o, atto__optim_part part,
+                            const struct atto__optim_args *a)
+{
+    const atto_status status = atto__optim_slot(o->dev->vt, part)(o->dev, a);
+    if (status != ATTO_E_BUILD || o->dev->options.set.no_fallback) return status;
+    if (!o->warned)
+        atto__log(o->dev, ATTO_LOG_WARNING, "%s runs on the CPU instead of %s: %s", o->name,
+                  o->dev->info.name, atto_last_error());
+    o->warned = true;
+    o->dev->stats.fallbacks++;
+    return atto__optim_fallback(o->dev, part, a);
+}
+
 /* Chunks without a gradient have partials as well: begin adds up all of them. */
 static atto_status launch(atto_optimizer *o, struct atto__optim_args *a)
 {
-    const atto__vtable *vt = o->dev->vt;
     for (int32_t i = 0; a->spans > 0 && i < o->chunk_count; i++) {
         point_at(a, &o->chunks[i]);
-        ATTO_TRY(vt->optim_norm(o->dev, a));
+        ATTO_TRY(run_part(o, ATTO_OPTIM_NORM, a));
     }
-    ATTO_TRY(vt->optim_begin(o->dev, a));
+    ATTO_TRY(run_part(o, ATTO_OPTIM_BEGIN, a));
     for (int32_t i = 0; i < o->chunk_count; i++) {
         if (!o->chunks[i].is_active) continue;
         point_at(a, &o->chunks[i]);
-        ATTO_TRY(vt->optim_step(o->dev, a));
+        ATTO_TRY(run_part(o, ATTO_OPTIM_STEP, a));
     }
     return ATTO_OK;
 }
