@@ -4,6 +4,8 @@
  *   forward    y  = drop(act(x))
  *   backward   dx = drop(act'(x) * dy)    (+ dx)
  */
+#include "backend_cpu/act.h"
+
 #include "backend_cpu/mask.h"
 
 /* ---- one loop a kind: the function is a constant here, so it is inlined and vectorised ---- */
@@ -35,12 +37,7 @@ ATTO_INLINE void map_grad(scalar_fn df, const float *x, const float *dy, float *
 ATTO_ACTIVATION_TABLE(X)
 #undef X
 
-typedef struct act_loops {
-    void (*f)(const float *x, float *y, int32_t n, float a, float b);
-    void (*df)(const float *x, const float *dy, float *dx, int32_t n, float a, float b);
-} act_loops;
-
-static const act_loops loops[] = {
+const atto__act_loops ATTO_LEVEL_NAME(act_loops)[] = {
 #define X(NAME, name, parameters, a, b, default_a, default_b, rule) { f_##name, df_##name },
     ATTO_ACTIVATION_TABLE(X)
 #undef X
@@ -62,7 +59,7 @@ static void forward_block(const void *job_, const block_at *at)
     const span to = span_of(a->y, at);
     const float *x = load_block(span_of(a->x, at), x_buffer);
     float *y = store_target(to, y_buffer);
-    loops[a->act.kind].f(x, y, at->n, a->act.a, a->act.b);
+    ATTO_LEVEL_NAME(act_loops)[a->act.kind].f(x, y, at->n, a->act.a, a->act.b);
     if (a->dropout > 0.0f) drop_block(y, &job->mask, job->layout, at);
     store_block(y, to);
 }
@@ -76,7 +73,7 @@ static void backward_block(const void *job_, const block_at *at)
     const float *x = load_block(span_of(a->x, at), x_buffer);
     const float *dy = load_block(span_of(a->dy, at), dy_buffer);
     float *dx = a->add_dx ? dx_buffer : store_target(to, dx_buffer);
-    loops[a->act.kind].df(x, dy, dx, at->n, a->act.a, a->act.b);
+    ATTO_LEVEL_NAME(act_loops)[a->act.kind].df(x, dy, dx, at->n, a->act.a, a->act.b);
     if (a->dropout > 0.0f) drop_block(dx, &job->mask, job->layout, at);
     if (a->add_dx) accumulate_block(dx, to, x_buffer);
     store_block(dx, to);

@@ -9,7 +9,7 @@
 
 /* Room for a block's words, begun up to three words early and ended by a whole vector of counters.
  */
-#define MASK_WORDS (ATTO_BLOCK + 4 + 4 * PHILOX_LANES)
+#define MASK_WORDS (ATTO_BLOCK + 4 + 4 * VEC_LANES)
 
 /* Drops by Philox words when the logical indices are first, first + 1, ... Four words belong to a
  * counter, so the block starts up to three words into the first one. */
@@ -19,7 +19,7 @@ static inline void drop_run(float *values, int32_t n, const atto__mask *m, uint6
     const uint64_t counter = m->rng.offset + first / 4;
     const uint32_t *word = words + first % 4;
     const int32_t counters = ((int32_t)(first % 4) + n + 3) / 4;
-    for (int32_t j = 0; j < counters; j += PHILOX_LANES)
+    for (int32_t j = 0; j < counters; j += VEC_LANES)
         philox_vector(counter + (uint64_t)j, m->rng.seed, words + 4 * j);
     const uint32_t threshold = m->threshold;
     const float scale = m->scale;
@@ -41,18 +41,23 @@ static inline bool keep_one(const atto__mask *m, uint64_t index)
     return attom_keep(words[index % 4], m->threshold);
 }
 
-/* Sets dropped values to 0, whatever they were, and scales the others. */
+/* Drops by the logical indices first, first + step, ...: dropped values become 0, whatever they
+ * were, the others are scaled. */
+static inline void drop_values(float *values, int32_t n, const atto__mask *m, uint64_t first,
+                               uint64_t step)
+{
+    if (m->rng.kind == ATTO_RNG_PHILOX && step == 1) {
+        drop_run(values, n, m, first);
+        return;
+    }
+    for (int32_t i = 0; i < n; i++)
+        values[i] = keep_one(m, first + (uint64_t)i * step) ? values[i] * m->scale : 0.0f;
+}
+
 static inline void drop_block(float *values, const atto__mask *m, const atto__layout *l,
                               const block_at *at)
 {
-    const uint64_t first = (uint64_t)logical_index(l, at);
-    const uint64_t step = (uint64_t)inner_index_stride(l);
-    if (m->rng.kind == ATTO_RNG_PHILOX && step == 1) {
-        drop_run(values, at->n, m, first);
-        return;
-    }
-    for (int32_t i = 0; i < at->n; i++)
-        values[i] = keep_one(m, first + (uint64_t)i * step) ? values[i] * m->scale : 0.0f;
+    drop_values(values, at->n, m, (uint64_t)logical_index(l, at), (uint64_t)inner_index_stride(l));
 }
 
 #endif
