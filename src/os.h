@@ -29,6 +29,9 @@ void atto__library_close(void *library);
 /* Monotonic seconds. */
 double atto__clock(void);
 
+/* Lets another thread have this processor, if one wants it. */
+void atto__yield(void);
+
 /* Number of this process; used in names of temporary files and to notice fork. */
 uint64_t atto__process_id(void);
 

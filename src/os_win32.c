@@ -44,6 +44,11 @@ double atto__clock(void)
     return (double)count.QuadPart / (double)frequency.QuadPart;
 }
 
+void atto__yield(void)
+{
+    SwitchToThread();
+}
+
 uint64_t atto__process_id(void)
 {
     return GetCurrentProcessId();

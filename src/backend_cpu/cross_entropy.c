@@ -195,6 +195,22 @@ static atto_status take_scratch(atto_device *dev, int64_t positions, atto_buffer
     return ATTO_OK;
 }
 
+/* What a pass over the positions reads and writes. */
+typedef struct forward_job {
+    const job *j;
+    float *weight, *loss; /* [positions]; loss NULL: only weights */
+} forward_job;
+
+static void forward_positions(const void *job_, int64_t begin, int64_t end)
+{
+    const forward_job *f = job_;
+    for (int64_t p = begin; p < end; p++) {
+        const verdict v = judge(f->j, p);
+        f->weight[p] = v.weight;
+        if (f->loss) f->loss[p] = position_loss(f->j, &v, p);
+    }
+}
+
 atto_status ATTO_LEVEL_NAME(cross_entropy_forward)(atto_device *dev,
                                                    const struct atto_cross_entropy_args *a,
                                                    const atto__layout *layout)
@@ -210,12 +226,8 @@ atto_status ATTO_LEVEL_NAME(cross_entropy_forward)(atto_device *dev,
     float *weight = each + n, *partial = weight + n;
     float *loss = none && n > 0 ? (float *)atto__memory(a->loss) + a->loss->offset : each;
     dev->stats.launches++;
-    ATTO_PARALLEL_FOR(threads)
-    for (int64_t p = 0; p < n; p++) {
-        const verdict v = judge(&j, p);
-        weight[p] = v.weight;
-        loss[p] = position_loss(&j, &v, p);
-    }
+    const forward_job forward = { &j, weight, loss };
+    atto__parallel_for(threads, n, forward_positions, &forward);
     const float total = sum_all(weight, n, partial, threads);
     if (a->total) store_scalar(a->total, total);
     if (none) return ATTO_OK;
@@ -321,10 +333,21 @@ static atto_status divisor_of(atto_device *dev, const job *j, int32_t threads, f
     atto_buffer header;
     float *weight;
     ATTO_TRY(take_scratch(dev, n, &header, &weight));
-    ATTO_PARALLEL_FOR(threads)
-    for (int64_t p = 0; p < n; p++) weight[p] = judge(j, p).weight;
+    const forward_job weights = { j, weight, NULL };
+    atto__parallel_for(threads, n, forward_positions, &weights);
     *out = sum_all(weight, n, weight + n, threads);
     return ATTO_OK;
+}
+
+typedef struct backward_job {
+    const job *j;
+    const upstream *up;
+} backward_job;
+
+static void backward_positions(const void *job_, int64_t begin, int64_t end)
+{
+    const backward_job *b = job_;
+    for (int64_t p = begin; p < end; p++) position_gradient(b->j, b->up, p);
 }
 
 atto_status ATTO_LEVEL_NAME(cross_entropy_backward)(atto_device *dev,
@@ -338,7 +361,7 @@ atto_status ATTO_LEVEL_NAME(cross_entropy_backward)(atto_device *dev,
                     a->reduction != ATTO_REDUCTION_NONE, 1.0f };
     dev->stats.launches++;
     ATTO_TRY(divisor_of(dev, &j, threads, &up.total));
-    ATTO_PARALLEL_FOR(threads)
-    for (int64_t p = 0; p < j.c.positions; p++) position_gradient(&j, &up, p);
+    const backward_job backward = { &j, &up };
+    atto__parallel_for(threads, j.c.positions, backward_positions, &backward);
     return ATTO_OK;
 }

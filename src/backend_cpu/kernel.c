@@ -36,6 +36,23 @@ static void *first_element(const atto_tensor *t)
     return (char *)atto__memory(t) + (size_t)t->offset * atto_dtype_size(t->dtype);
 }
 
+typedef struct launch_job {
+    const cpu_kernel *kernel;
+    const atto_kernel_arg *args;
+    int64_t n;
+} launch_job;
+
+/* Calls the function for ranges of at most grain items. */
+static void launch_ranges(const void *job_, int64_t begin, int64_t end)
+{
+    const launch_job *job = job_;
+    const int64_t grain = job->kernel->grain;
+    for (int64_t range = begin; range < end; range++) {
+        const int64_t first = range * grain;
+        job->kernel->function(job->args, first, job->n - first < grain ? job->n : first + grain);
+    }
+}
+
 atto_status atto__cpu_launch(atto_device *dev, void *kernel, int64_t n, const atto_kernel_arg *args,
                              int32_t count)
 {
@@ -46,13 +63,8 @@ atto_status atto__cpu_launch(atto_device *dev, void *kernel, int64_t n, const at
         filled[i].data = args[i].tensor ? first_element(args[i].tensor) : NULL;
     }
     const int64_t ranges = (n - 1) / k->grain + 1;
-    int32_t threads = atto__cpu_threads(dev);
-    if (threads > ranges) threads = (int32_t)ranges;
+    const launch_job call = { k, filled, n };
     dev->stats.launches++;
-    ATTO_PARALLEL_FOR(threads)
-    for (int64_t range = 0; range < ranges; range++) {
-        const int64_t begin = range * k->grain;
-        k->function(filled, begin, n - begin < k->grain ? n : begin + k->grain);
-    }
+    atto__parallel_for(atto__cpu_threads(dev), ranges, launch_ranges, &call);
     return ATTO_OK;
 }

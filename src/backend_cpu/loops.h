@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The OpenMP loop shapes of the CPU backend, and the load and store at the two ends of a block.
+/* The loop shapes of the CPU backend, and the load and store at the two ends of a block.
  *
  * An elementwise op is a function of one block: up to ATTO_BLOCK elements along the innermost
  * merged dimension, loaded to float, computed, stored. Blocks are cut by shape alone, so who
@@ -43,6 +43,22 @@ static inline block_at locate_block(const atto__layout *l, int64_t per_row, int6
     return at;
 }
 
+typedef struct block_walk {
+    const atto__layout *layout;
+    int64_t per_row;
+    block_fn body;
+    const void *job;
+} block_walk;
+
+static inline void walk_blocks(const void *walk_, int64_t begin, int64_t end)
+{
+    const block_walk *walk = walk_;
+    for (int64_t unit = begin; unit < end; unit++) {
+        const block_at at = locate_block(walk->layout, walk->per_row, unit);
+        walk->body(walk->job, &at);
+    }
+}
+
 /* Runs body over every block of the walk, blocks shared out to threads. */
 static inline atto_status for_each_block(atto_device *dev, const atto__layout *l, block_fn body,
                                          const void *job)
@@ -50,14 +66,10 @@ static inline atto_status for_each_block(atto_device *dev, const atto__layout *l
     const int64_t inner = l->rank > 0 ? l->shape[l->rank - 1] : 1;
     const int64_t per_row = (inner + ATTO_BLOCK - 1) / ATTO_BLOCK;
     const int64_t units = l->numel / inner * per_row;
-    int32_t threads = l->numel < ATTO_SERIAL_BELOW ? 1 : atto__cpu_threads(dev);
-    if (threads > units) threads = (int32_t)units;
+    const int32_t threads = l->numel < ATTO_SERIAL_BELOW ? 1 : atto__cpu_threads(dev);
+    const block_walk walk = { l, per_row, body, job };
     dev->stats.launches++;
-    ATTO_PARALLEL_FOR(threads)
-    for (int64_t unit = 0; unit < units; unit++) {
-        const block_at at = locate_block(l, per_row, unit);
-        body(job, &at);
-    }
+    atto__parallel_for(threads, units, walk_blocks, &walk);
     return ATTO_OK;
 }
 

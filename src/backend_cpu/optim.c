@@ -71,13 +71,17 @@ static void norm_of_span(const struct atto__optim_args *a, int64_t at)
     partial[1] = sum.bad;
 }
 
+static void norm_of_spans(const void *a, int64_t begin, int64_t end)
+{
+    for (int64_t i = begin; i < end; i++) norm_of_span(a, i);
+}
+
 atto_status ATTO_LEVEL_NAME(optim_norm)(atto_device *dev, const struct atto__optim_args *a)
 {
     const int64_t spans = (a->blocks + ATTO_OPTIM_SPAN - 1) / ATTO_OPTIM_SPAN;
     const int32_t threads = threads_for(dev, a->blocks);
     dev->stats.launches++;
-    ATTO_PARALLEL_FOR(threads)
-    for (int64_t i = 0; i < spans; i++) norm_of_span(a, i);
+    atto__parallel_for(threads, spans, norm_of_spans, a);
     return ATTO_OK;
 }
 
@@ -298,12 +302,23 @@ static void step_block(const struct atto__optim_args *a, block_loop loop, int64_
     if (a->master) store_block(w.p, span_at(a->value, at));
 }
 
+/* All blocks of a step with one loop. */
+typedef struct step_job {
+    const struct atto__optim_args *a;
+    block_loop loop;
+} step_job;
+
+static void step_blocks(const void *job_, int64_t begin, int64_t end)
+{
+    const step_job *job = job_;
+    for (int64_t at = begin; at < end; at++) step_block(job->a, job->loop, at);
+}
+
 atto_status ATTO_LEVEL_NAME(optim_step)(atto_device *dev, const struct atto__optim_args *a)
 {
     const int32_t threads = threads_for(dev, a->blocks);
-    const block_loop loop = loop_of(a);
+    const step_job job = { a, loop_of(a) };
     dev->stats.launches++;
-    ATTO_PARALLEL_FOR(threads)
-    for (int64_t at = 0; at < a->blocks; at++) step_block(a, loop, at);
+    atto__parallel_for(threads, a->blocks, step_blocks, &job);
     return ATTO_OK;
 }

@@ -409,6 +409,23 @@ static atto_status make_room(atto_device *dev, fold_job *job, atto_buffer *heade
     return ATTO_OK;
 }
 
+static void run_tasks(const void *job_, int64_t begin, int64_t end)
+{
+    const fold_job *job = job_;
+    for (int64_t task = begin; task < end; task++) {
+        if (job->p.rows) {
+            row_task(job, task / job->slabs, task % job->slabs);
+        } else {
+            column_task(job, task / job->slabs, task % job->slabs);
+        }
+    }
+}
+
+static void run_joins(const void *job, int64_t begin, int64_t end)
+{
+    for (int64_t block = begin; block < end; block++) join_task(job, block);
+}
+
 atto_status ATTO_LEVEL_NAME(fold)(atto_device *dev, const atto__reduction *r)
 {
     fold_job job = plan(r);
@@ -418,19 +435,11 @@ atto_status ATTO_LEVEL_NAME(fold)(atto_device *dev, const atto__reduction *r)
     const int64_t tasks = blocks * job.slabs;
     const int32_t threads = r->layout->numel < ATTO_SERIAL_BELOW ? 1 : atto__cpu_threads(dev);
     dev->stats.launches++;
-    ATTO_PARALLEL_FOR(threads)
-    for (int64_t task = 0; task < tasks; task++) {
-        if (job.p.rows) {
-            row_task(&job, task / job.slabs, task % job.slabs);
-        } else {
-            column_task(&job, task / job.slabs, task % job.slabs);
-        }
-    }
+    atto__parallel_for(threads, tasks, run_tasks, &job);
     if (job.slabs == 1) return ATTO_OK;
     const int64_t joins = column_block_count(&job);
     dev->stats.launches++;
-    ATTO_PARALLEL_FOR(threads)
-    for (int64_t block = 0; block < joins; block++) join_task(&job, block);
+    atto__parallel_for(threads, joins, run_joins, &job);
     return ATTO_OK;
 }
 

@@ -38,16 +38,28 @@ static inline float block_sum(const float *v, int32_t n)
     return sum[0];
 }
 
+typedef struct sum_job {
+    const float *v;
+    int64_t n;
+    float *partial;
+} sum_job;
+
+static inline void sum_blocks(const void *job_, int64_t begin, int64_t end)
+{
+    const sum_job *job = job_;
+    for (int64_t b = begin; b < end; b++) {
+        const int64_t left = job->n - b * ATTO_BLOCK;
+        job->partial[b] =
+            block_sum(job->v + b * ATTO_BLOCK, (int32_t)(left < ATTO_BLOCK ? left : ATTO_BLOCK));
+    }
+}
+
 /* The sum of n floats, in blocks that threads share out. partial has room for one float a block. */
 static inline float sum_all(const float *v, int64_t n, float *partial, int32_t threads)
 {
     const int64_t blocks = (n + ATTO_BLOCK - 1) / ATTO_BLOCK;
-    ATTO_PARALLEL_FOR(blocks < 32 ? 1 : threads)
-    for (int64_t b = 0; b < blocks; b++) {
-        const int64_t left = n - b * ATTO_BLOCK;
-        partial[b] =
-            block_sum(v + b * ATTO_BLOCK, (int32_t)(left < ATTO_BLOCK ? left : ATTO_BLOCK));
-    }
+    const sum_job job = { v, n, partial };
+    atto__parallel_for(blocks < 32 ? 1 : threads, blocks, sum_blocks, &job);
     double sum = 0.0;
     for (int64_t b = 0; b < blocks; b++) sum += (double)partial[b];
     return (float)sum;

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: MIT */
+/* Handing out units to OpenMP's threads: the only parallel region of the library. */
+#include "backend_cpu/parallel.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#include "os.h"
+
+/* Looks before a waiting thread offers its processor to others: some microseconds. */
+#define PAUSES 300
+
+/* Ranges per thread in a plain loop: how much of it a late thread may hold up. */
+#define RANGES_PER_THREAD 16
+
+/* Counters that different threads change at the same time have a cache line each. */
+typedef struct team {
+    const atto__work *work;
+    _Alignas(64) atomic_llong next;    /* unit to be handed out, counted through all stages */
+    _Alignas(64) atomic_llong done;    /* units finished */
+    _Alignas(64) atomic_llong arrived; /* threads that found nothing left */
+} team;
+
+static void pause_briefly(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static void wait_until(atomic_llong *count, long long wanted)
+{
+    int32_t looks = 0;
+    while (atomic_load_explicit(count, memory_order_acquire) < wanted) {
+        if (looks++ < PAUSES) {
+            pause_briefly();
+        } else {
+            atto__yield();
+        }
+    }
+}
+
+/* A unit may start when those of all stages before are done. They have been handed out before, so
+ * somebody is at work on each of them: nobody waits for ever. */
+static void take_units(team *t)
+{
+    const atto__work *work = t->work;
+    long long first = 0, unit = atomic_fetch_add_explicit(&t->next, 1, memory_order_relaxed);
+    for (int64_t stage = 0; stage < work->stages; stage++) {
+        const long long end = first + work->units(work->job, stage);
+        if (unit < end) wait_until(&t->done, first);
+        for (; unit < end; unit = atomic_fetch_add_explicit(&t->next, 1, memory_order_relaxed)) {
+            work->run(work->job, stage, unit - first);
+            atomic_fetch_add_explicit(&t->done, 1, memory_order_release);
+        }
+        first = end;
+    }
+}
+
+static void run_alone(const atto__work *work)
+{
+    for (int64_t stage = 0; stage < work->stages; stage++) {
+        const int64_t units = work->units(work->job, stage);
+        for (int64_t unit = 0; unit < units; unit++) work->run(work->job, stage, unit);
+    }
+}
+
+#ifdef _OPENMP
+
+/* The first thread waits for the others here, where it lets them use its processor, and not in the
+ * barrier at the end of the region, where it would not. */
+static void run_together(int32_t threads, const atto__work *work)
+{
+    team t = { .work = work };
+#pragma omp parallel num_threads(threads)
+    {
+        take_units(&t);
+        atomic_fetch_add_explicit(&t.arrived, 1, memory_order_release);
+        if (omp_get_thread_num() == 0) wait_until(&t.arrived, omp_get_num_threads());
+    }
+}
+
+#else
+
+static void run_together(int32_t threads, const atto__work *work)
+{
+    (void)threads, (void)take_units;
+    run_alone(work);
+}
+
+#endif
+
+void atto__parallel(int32_t threads, const atto__work *work)
+{
+    if (threads > 1) {
+        run_together(threads, work);
+    } else {
+        run_alone(work);
+    }
+}
+
+/* ---- plain loops ---- */
+
+typedef struct loop {
+    atto__range_fn body;
+    const void *job;
+    int64_t n, range;
+} loop;
+
+static int64_t loop_units(const void *job, int64_t stage)
+{
+    (void)stage;
+    const loop *l = job;
+    return (l->n + l->range - 1) / l->range;
+}
+
+static void loop_run(const void *job, int64_t stage, int64_t unit)
+{
+    (void)stage;
+    const loop *l = job;
+    const int64_t begin = unit * l->range;
+    l->body(l->job, begin, l->n - begin < l->range ? l->n : begin + l->range);
+}
+
+void atto__parallel_for(int32_t threads, int64_t n, atto__range_fn body, const void *job)
+{
+    if (threads > n) threads = (int32_t)n;
+    if (threads <= 1) {
+        if (n > 0) body(job, 0, n);
+        return;
+    }
+    const int64_t ranges = (int64_t)threads * RANGES_PER_THREAD;
+    const loop l = { body, job, n, (n + ranges - 1) / ranges };
+    atto__parallel(threads, &(atto__work){ 1, loop_units, loop_run, &l });
+}
