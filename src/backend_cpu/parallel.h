@@ -29,12 +29,6 @@ typedef void (*atto__range_fn)(const void *job, int64_t begin, int64_t end);
 void atto__parallel_for(int32_t threads, int64_t n, atto__range_fn body, const void *job);
 
 #define ATTO_DO_PRAGMA(text) _Pragma(#text)
-#ifdef _OPENMP /* of linear.c alone, until it is rewritten */
-#define ATTO_PARALLEL_FOR(threads) \
-    ATTO_DO_PRAGMA(omp parallel for schedule(static) num_threads(threads) if ((threads) > 1))
-#else
-#define ATTO_PARALLEL_FOR(threads)
-#endif
 /* No iteration reads what another one writes; in and out may be the same block. */
 #define ATTO_SIMD ATTO_DO_PRAGMA(omp simd)
 

@@ -1,0 +1,475 @@
+/* SPDX-License-Identifier: MIT */
+/* Matrix product: blocks, packing, tiles, and the products of a few rows.
+ *
+ * Rows of C are cut into blocks, K into blocks, columns into blocks, the loops nested in this order;
+ * around them, where sums stand in scratch, a loop over parts of C that scratch has room for. A step
+ * of the innermost loop is
+ *
+ *   pack      B's block of this K and these columns; for the first columns A's block as well
+ *   multiply  tasks of some panels of A by some of B; later K blocks add to C; the last one ends
+ *             with finish on what the task has completed
+ *
+ * A stage of work (parallel.h) multiplies for one step and packs for the next one, into the other of
+ * two buffers: threads without a task pack instead of waiting for those that have one. A single
+ * thread has one buffer, which is kinder to its caches.
+ */
+#include "backend_cpu/gemm.h"
+
+#include "backend_cpu/loops.h"
+#include "backend_cpu/pack.h"
+#include "backend_cpu/parallel.h"
+#include "backend_cpu/skinny.h"
+#include "backend_cpu/tile.h"
+
+/* Block sizes. A block of B stays in a second-level cache of 1 MiB; of K so much that a panel of A
+ * (of B at the other levels) takes half of a first-level cache. */
+#if TILE_STREAMS_B
+#define K_BLOCK       384
+#define TASK_PANELS   1 /* of A */
+#define TASK_COLUMNS  512
+#define FINISH_PANELS 4 /* of B */
+#else
+#define K_BLOCK       256
+#define TASK_PANELS   40
+#define TASK_COLUMNS  128
+#define FINISH_PANELS 8
+#endif
+#define COLUMN_BLOCK 512
+#define ROW_BLOCK    2048
+
+/* Columns whose sums stand in scratch at a time, where C itself cannot hold them. */
+#define SCRATCH_COLUMNS 2048
+
+/* Multiplications that are worth another thread. */
+#define THREAD_WORK (1 << 18)
+
+static int64_t divide_up(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static int64_t round_up(int64_t a, int64_t b)
+{
+    return divide_up(a, b) * b;
+}
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int32_t threads_for(const atto_device *dev, const atto__gemm *g)
+{
+    const double work = (double)g->m * (double)g->n * (double)g->k / THREAD_WORK;
+    const int32_t threads = atto__cpu_threads(dev);
+    return work < threads - 1 ? 1 + (int32_t)work : threads;
+}
+
+static atto_status scratch_floats(atto_device *dev, int64_t n, float **out)
+{
+    atto_buffer header;
+    atto_tensor t;
+    const int64_t room = n > 0 ? n : 1;
+    ATTO_TRY(atto__scratch_tensor(dev, ATTO_F32, 1, &room, &header, &t));
+    *out = atto__memory(&t);
+    return ATTO_OK;
+}
+
+/* ---- blocks ---- */
+
+typedef struct plan {
+    const atto__gemm *g;
+    int64_t part, row_block, column_block, k_block;     /* sizes: columns, rows, columns, k */
+    int64_t parts, row_blocks, column_blocks, k_blocks; /* how many; column blocks in a part */
+    int64_t steps;
+    int64_t task_panels, task_columns; /* panels of A and of B in a task */
+    int32_t buffers;                   /* 2, or 1 for a single thread */
+    float *a[2], *b[2];                /* packed blocks, in turns */
+    float *c;                          /* sums, [row_block, part]; NULL: they stand in g->c */
+} plan;
+
+/* One step of the loops. The last part may have fewer columns: then steps without any end it. */
+typedef struct step {
+    float *a, *b;                 /* its packed blocks */
+    int64_t part, row, column, k; /* where they start */
+    int32_t rows, columns, depth;
+    int64_t a_panels, b_panels;
+    bool first_column, first_k, last_k;
+} step;
+
+static step locate_step(const plan *p, int64_t number)
+{
+    const atto__gemm *g = p->g;
+    const int64_t column = number % p->column_blocks;
+    const int64_t k = number / p->column_blocks % p->k_blocks;
+    const int64_t block = number / p->column_blocks / p->k_blocks;
+    step s = { .part = block / p->row_blocks * p->part };
+    s.a = p->a[number / p->column_blocks % p->buffers];
+    s.b = p->b[number % p->buffers];
+    s.row = block % p->row_blocks * p->row_block;
+    s.column = s.part + column * p->column_block;
+    s.k = k * p->k_block;
+    s.rows = (int32_t)least(p->row_block, g->m - s.row);
+    if (s.column < g->n) s.columns = (int32_t)least(p->column_block, g->n - s.column);
+    s.depth = (int32_t)least(p->k_block, g->k - s.k);
+    s.a_panels = divide_up(s.rows, TILE_ROWS);
+    s.b_panels = divide_up(s.columns, TILE_COLUMNS);
+    s.first_column = column == 0;
+    s.first_k = k == 0;
+    s.last_k = k == p->k_blocks - 1;
+    return s;
+}
+
+/* ---- packing ---- */
+
+/* Panels in one unit: rows across k are read, and made by a prologue, in runs of some length. */
+#define GROUP_PANELS  4
+#define GROUP_ROWS    (GROUP_PANELS * TILE_ROWS)
+#define GROUP_COLUMNS (GROUP_PANELS * TILE_COLUMNS)
+
+/* What a prologue makes at a time: [GROUP_ROWS][STRIP_ALONG] elements at most along k for each panel
+ * of the group, [STRIP_ACROSS][GROUP_ROWS] across. */
+#define STRIP_ALONG  128
+#define STRIP_ACROSS 32
+
+static void pack_prologue_along(const atto__gemm *g, int64_t row, int64_t k, int32_t rows,
+                                int32_t depth, float *to)
+{
+    float strip[TILE_ROWS * STRIP_ALONG];
+    for (int32_t at = 0; at < depth; at += STRIP_ALONG) {
+        const int32_t n = (int32_t)least(STRIP_ALONG, depth - at);
+        for (int32_t i = 0; i < rows; i++)
+            g->prologue(g->job, row + i, k + at, n, strip + i * STRIP_ALONG);
+        pack_along_k(strip, STRIP_ALONG, ATTO_F32, rows, n, TILE_ROWS, to + at * TILE_ROWS);
+    }
+}
+
+static void pack_prologue_across(const atto__gemm *g, int64_t row, int64_t k, int32_t rows,
+                                 int32_t depth, float *to)
+{
+    float strip[STRIP_ACROSS * GROUP_ROWS];
+    for (int32_t at = 0; at < depth; at += STRIP_ACROSS) {
+        const int32_t n = (int32_t)least(STRIP_ACROSS, depth - at);
+        for (int32_t i = 0; i < n; i++)
+            g->prologue(g->job, k + at + i, row, rows, strip + i * GROUP_ROWS);
+        pack_across_k(strip, GROUP_ROWS, ATTO_F32, rows, n, TILE_ROWS, to + at * TILE_ROWS,
+                      (int64_t)depth * TILE_ROWS);
+    }
+}
+
+static void pack_a_prologue(const plan *p, const step *s, int64_t first, int32_t rows, float *to)
+{
+    const atto__gemm *g = p->g;
+    if (!g->a.along_k) {
+        pack_prologue_across(g, s->row + first, s->k, rows, s->depth, to);
+        return;
+    }
+    for (int32_t i = 0; i < rows; i += TILE_ROWS)
+        pack_prologue_along(g, s->row + first + i, s->k, (int32_t)least(TILE_ROWS, rows - i),
+                            s->depth, to + (int64_t)i * s->depth);
+}
+
+/* Memory of a side from its index in C and k on. */
+static const void *side_at(const atto__gemm_side *side, int64_t index, int64_t k)
+{
+    const int64_t at = side->along_k ? index * side->stride + k : k * side->stride + index;
+    return (const char *)side->data + at * (int64_t)atto_dtype_size(side->dtype);
+}
+
+static void pack_a_group(const plan *p, const step *s, int64_t group)
+{
+    const int64_t first = group * GROUP_ROWS;
+    const int32_t rows = (int32_t)least(GROUP_ROWS, s->rows - first);
+    const atto__gemm_side *a = &p->g->a;
+    float *to = s->a + first * s->depth;
+    if (p->g->prologue) {
+        pack_a_prologue(p, s, first, rows, to);
+    } else {
+        pack_panels(side_at(a, s->row + first, s->k), a->stride, a->dtype, a->along_k, rows,
+                    s->depth, TILE_ROWS, to);
+    }
+}
+
+static void pack_b_group(const plan *p, const step *s, int64_t group)
+{
+    const int64_t first = group * GROUP_COLUMNS;
+    const atto__gemm_side *b = &p->g->b;
+    pack_panels(side_at(b, s->column + first, s->k), b->stride, b->dtype, b->along_k,
+                (int32_t)least(GROUP_COLUMNS, s->columns - first), s->depth, TILE_COLUMNS,
+                s->b + first * s->depth);
+}
+
+static int64_t a_groups(const step *s)
+{
+    return s->first_column ? divide_up(s->a_panels, GROUP_PANELS) : 0;
+}
+
+static void pack_unit(const plan *p, const step *s, int64_t unit)
+{
+    const int64_t groups = a_groups(s);
+    if (unit < groups) {
+        pack_a_group(p, s, unit);
+    } else {
+        pack_b_group(p, s, unit - groups);
+    }
+}
+
+/* ---- tasks ---- */
+
+/* Element [row, column] of C, or of the sums kept for it. */
+static float *sums_at(const plan *p, const step *s, int64_t row, int64_t column)
+{
+    const atto__gemm *g = p->g;
+    if (g->c) return g->c + row * g->c_stride + column;
+    return p->c + (row - s->row) * p->part + column - s->part;
+}
+
+static void multiply_panel_pair(const plan *p, const step *s, int64_t a_panel, int64_t b_panel)
+{
+    const int64_t i = a_panel * TILE_ROWS, j = b_panel * TILE_COLUMNS;
+    multiply_tile(s->depth, s->a + i * s->depth, s->b + j * s->depth,
+                  sums_at(p, s, s->row + i, s->column + j), p->c ? p->part : p->g->c_stride,
+                  (int32_t)least(TILE_ROWS, s->rows - i),
+                  (int32_t)least(TILE_COLUMNS, s->columns - j), !s->first_k || p->g->accumulate);
+}
+
+/* Rows of panels a0 .. a1 of A, columns of panels b0 .. b1 of B. */
+static void finish_panels(const plan *p, const step *s, int64_t a0, int64_t a1, int64_t b0,
+                          int64_t b1)
+{
+    const int64_t end = s->row + least(a1 * TILE_ROWS, s->rows);
+    const int64_t column = b0 * TILE_COLUMNS;
+    const int32_t n = (int32_t)(least(b1 * TILE_COLUMNS, s->columns) - column);
+    for (int64_t row = s->row + a0 * TILE_ROWS; row < end; row++)
+        p->g->finish(p->g->job, row, s->column + column, n, sums_at(p, s, row, s->column + column));
+}
+
+/* Some panels of B at a time, so that finish finds the sums in the first-level cache. */
+static void multiply_unit(const plan *p, const step *s, int64_t unit)
+{
+    const int64_t across = divide_up(s->b_panels, p->task_columns);
+    const int64_t a0 = unit / across * p->task_panels, b0 = unit % across * p->task_columns;
+    const int64_t a1 = least(a0 + p->task_panels, s->a_panels);
+    const int64_t b1 = least(b0 + p->task_columns, s->b_panels);
+    for (int64_t first = b0; first < b1; first += FINISH_PANELS) {
+        const int64_t end = least(first + FINISH_PANELS, b1);
+        for (int64_t j = first; j < end; j++)
+            for (int64_t i = a0; i < a1; i++) multiply_panel_pair(p, s, i, j);
+        if (s->last_k && p->g->finish) finish_panels(p, s, a0, a1, first, end);
+    }
+}
+
+/* ---- stages ---- */
+
+static int64_t tasks_of(const plan *p, const step *s)
+{
+    return divide_up(s->a_panels, p->task_panels) * divide_up(s->b_panels, p->task_columns);
+}
+
+static int64_t packs_of(const step *s)
+{
+    return s->depth == 0 ? 0 : a_groups(s) + divide_up(s->b_panels, GROUP_PANELS);
+}
+
+/* Stage i multiplies for step i - 1 and packs for step i. */
+static int64_t stage_units(const void *job, int64_t stage)
+{
+    const plan *p = job;
+    int64_t units = 0;
+    if (stage > 0) {
+        const step s = locate_step(p, stage - 1);
+        units += tasks_of(p, &s);
+    }
+    if (stage < p->steps) {
+        const step s = locate_step(p, stage);
+        units += packs_of(&s);
+    }
+    return units;
+}
+
+static void stage_run(const void *job, int64_t stage, int64_t unit)
+{
+    const plan *p = job;
+    if (stage > 0) {
+        const step s = locate_step(p, stage - 1);
+        const int64_t tasks = tasks_of(p, &s);
+        if (unit < tasks) {
+            multiply_unit(p, &s, unit);
+            return;
+        }
+        unit -= tasks;
+    }
+    const step s = locate_step(p, stage);
+    pack_unit(p, &s, unit);
+}
+
+/* Tasks are halved until there are some for each thread. */
+static void share_out(plan *p, int32_t threads)
+{
+    const int64_t a_panels = divide_up(p->row_block, TILE_ROWS);
+    const int64_t b_panels = divide_up(p->column_block, TILE_COLUMNS);
+    p->task_panels = least(TASK_PANELS, a_panels);
+    p->task_columns = least(TASK_COLUMNS / TILE_COLUMNS, b_panels);
+    while (threads > 1 &&
+           divide_up(a_panels, p->task_panels) * divide_up(b_panels, p->task_columns) <
+               8 * (int64_t)threads) {
+        if (p->task_panels > 1) {
+            p->task_panels = divide_up(p->task_panels, 2);
+        } else if (p->task_columns > 1) {
+            p->task_columns = divide_up(p->task_columns, 2);
+        } else {
+            break;
+        }
+    }
+}
+
+static plan make_plan(const atto__gemm *g, int32_t threads)
+{
+    plan p = { .g = g, .buffers = threads > 1 ? 2 : 1 };
+    p.row_block = round_up(divide_up(g->m, divide_up(g->m, ROW_BLOCK)), TILE_ROWS);
+    p.row_blocks = divide_up(g->m, p.row_block);
+    p.part = g->c ? g->n : least(g->n, SCRATCH_COLUMNS);
+    p.parts = divide_up(g->n, p.part);
+    p.column_block = least(COLUMN_BLOCK, round_up(g->n, TILE_COLUMNS));
+    p.column_blocks = divide_up(p.part, p.column_block);
+    const int64_t k_parts = g->k > 0 ? divide_up(g->k, K_BLOCK) : 1;
+    p.k_block = g->k > 0 ? round_up(divide_up(g->k, k_parts), VEC_LANES) : 1;
+    p.k_blocks = g->k > 0 ? divide_up(g->k, p.k_block) : 1;
+    p.steps = p.parts * p.row_blocks * p.column_blocks * p.k_blocks;
+    share_out(&p, threads);
+    return p;
+}
+
+static atto_status take_scratch(atto_device *dev, plan *p)
+{
+    for (int32_t i = 0; i < p->buffers && i < p->steps; i++) {
+        ATTO_TRY(scratch_floats(dev, p->column_block * p->k_block, &p->b[i]));
+        if (i < p->steps / p->column_blocks)
+            ATTO_TRY(scratch_floats(dev, p->row_block * p->k_block, &p->a[i]));
+    }
+    if (p->g->c) return ATTO_OK;
+    return scratch_floats(dev, least(p->row_block, p->g->m) * p->part, &p->c);
+}
+
+static atto_status run_packed(atto_device *dev, const atto__gemm *g)
+{
+    const int32_t threads = threads_for(dev, g);
+    plan p = make_plan(g, threads);
+    ATTO_TRY(take_scratch(dev, &p));
+    atto__parallel(threads, &(atto__work){ p.steps + 1, stage_units, stage_run, &p });
+    return ATTO_OK;
+}
+
+/* ---- a few rows ---- */
+
+typedef struct skinny_plan {
+    const atto__gemm *g;
+    const float *a; /* rows as floats: A's own memory, or converted */
+    int64_t a_stride;
+    float *converted;
+    int32_t columns; /* of a unit */
+} skinny_plan;
+
+static int64_t skinny_units(const void *job, int64_t stage)
+{
+    const skinny_plan *p = job;
+    if (stage == 0) return p->converted ? p->g->m * divide_up(p->g->k, ATTO_GEMM_RUN) : 0;
+    return divide_up(p->g->n, p->columns);
+}
+
+/* A run of A's rows as floats. */
+static void convert_unit(const skinny_plan *p, int64_t unit)
+{
+    const atto__gemm *g = p->g;
+    const int64_t runs = divide_up(g->k, ATTO_GEMM_RUN);
+    const int64_t row = unit / runs, k = unit % runs * ATTO_GEMM_RUN;
+    const int32_t n = (int32_t)least(ATTO_GEMM_RUN, g->k - k);
+    float *to = p->converted + row * g->k + k;
+    if (g->prologue) {
+        g->prologue(g->job, row, k, n, to);
+    } else {
+        for (int32_t i = 0; i < n; i++)
+            to[i] = vec_one_as(g->a.data, row * g->a.stride + k + i, g->a.dtype);
+    }
+}
+
+/* Sums go to C, if there is one, and to finish. */
+static void deliver(const atto__gemm *g, int64_t row, int64_t column, int32_t n, float *sums)
+{
+    if (g->c) {
+        float *c = g->c + row * g->c_stride + column;
+        for (int32_t i = 0; i < n; i++) c[i] = g->accumulate ? c[i] + sums[i] : sums[i];
+        sums = c;
+    }
+    if (g->finish) g->finish(g->job, row, column, n, sums);
+}
+
+ATTO_INLINE void skinny_as(const skinny_plan *p, atto_dtype dtype, int64_t column, int32_t n,
+                           float *out)
+{
+    const atto__gemm *g = p->g;
+    if (g->b.along_k) {
+        dot_block((int32_t)g->m, n, g->k, p->a, p->a_stride, &g->b, dtype, column, out);
+    } else {
+        sum_block((int32_t)g->m, n, g->k, p->a, p->a_stride, &g->b, dtype, column, out);
+    }
+}
+
+static void skinny_unit(const skinny_plan *p, int64_t unit)
+{
+    const atto__gemm *g = p->g;
+    float out[SUM_FLOATS];
+    const int64_t column = unit * p->columns;
+    const int32_t n = (int32_t)least(p->columns, g->n - column);
+    switch (g->b.dtype) {
+    case ATTO_F16:
+        skinny_as(p, ATTO_F16, column, n, out);
+        break;
+    case ATTO_BF16:
+        skinny_as(p, ATTO_BF16, column, n, out);
+        break;
+    default:
+        skinny_as(p, ATTO_F32, column, n, out);
+        break;
+    }
+    for (int32_t i = 0; i < g->m; i++) deliver(g, i, column, n, out + i * n);
+}
+
+static void skinny_run(const void *job, int64_t stage, int64_t unit)
+{
+    if (stage == 0) {
+        convert_unit(job, unit);
+    } else {
+        skinny_unit(job, unit);
+    }
+}
+
+/* Columns of a unit: as many as the sums have room for, fewer to give each thread some. Whole vectors,
+ * so that the cut changes no bits. */
+static int32_t sum_columns(const atto__gemm *g, int32_t threads)
+{
+    const int64_t room = least(ATTO_GEMM_RUN, SUM_FLOATS / g->m / VEC_LANES * VEC_LANES);
+    const int64_t share = round_up(divide_up(g->n, 4 * (int64_t)threads), 4 * VEC_LANES);
+    return (int32_t)least(room, share);
+}
+
+static atto_status run_skinny(atto_device *dev, const atto__gemm *g)
+{
+    const int32_t threads = threads_for(dev, g);
+    skinny_plan p = { .g = g, .a = g->a.data, .a_stride = g->a.stride };
+    p.columns = g->b.along_k ? DOT_COLUMNS : sum_columns(g, threads);
+    if (g->prologue || g->a.dtype != ATTO_F32) {
+        ATTO_TRY(scratch_floats(dev, g->m * g->k, &p.converted));
+        p.a = p.converted;
+        p.a_stride = g->k;
+    }
+    atto__parallel(threads, &(atto__work){ 2, skinny_units, skinny_run, &p });
+    return ATTO_OK;
+}
+
+atto_status ATTO_LEVEL_NAME(gemm)(atto_device *dev, const atto__gemm *g)
+{
+    if (g->m == 0 || g->n == 0) return ATTO_OK;
+    if (g->m <= ATTO_GEMM_SKINNY && g->a.along_k && g->k > 0) return run_skinny(dev, g);
+    return run_packed(dev, g);
+}

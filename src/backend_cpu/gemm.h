@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: MIT */
+/* Matrix product with float sums, for operands of any float dtype and storage order.
+ *
+ *     C[m, n] (+)= A[m, k] B[k, n], then finish
+ *
+ * K is cut into blocks by its size alone and never among threads, and whoever computes an element
+ * computes it in the same way: the bits of C depend on the sizes and the instruction level only. (A
+ * row's bits may differ between a product of at most ATTO_GEMM_SKINNY rows and a larger one.) */
+#ifndef ATTO_CPU_GEMM_H
+#define ATTO_CPU_GEMM_H
+
+#include "backend_cpu/cpu.h"
+
+/* Up to so many rows B is read where it lies, once, instead of being packed. */
+#define ATTO_GEMM_SKINNY 8
+
+/* No run of elements that a hook gets is longer (ATTO_BLOCK of loops.h). */
+#define ATTO_GEMM_RUN 1024
+
+/* An operand as it is stored: rows of unit stride, either along k (A as [m, k], B as [n, k]) or
+ * across it (A as [k, m], B as [k, n]). data points at its first element; NULL if it has none. */
+typedef struct atto__gemm_side {
+    const void *data;
+    int64_t stride; /* elements between rows; 0 repeats one row */
+    atto_dtype dtype;
+    bool along_k;
+} atto__gemm_side;
+
+typedef struct atto__gemm {
+    int64_t m, n, k;
+    atto__gemm_side a, b;
+
+    /* Where the sums are to stand, rows c_stride apart, and whether to add to what is there; NULL: in
+     * scratch until finish. */
+    float *c;
+    int64_t c_stride;
+    bool accumulate;
+
+    /* NULL, or what to multiply instead of a.data: n elements of A's stored row, from column on, as
+     * floats. May be called more than once for the same ones. */
+    void (*prologue)(const void *job, int64_t row, int64_t column, int32_t n, float *out);
+
+    /* NULL, or what becomes of n finished elements of C's row, from column on. May change values;
+     * they stand in c if there is one. Called once for each element. */
+    void (*finish)(const void *job, int64_t row, int64_t column, int32_t n, float *values);
+
+    const void *job; /* of both hooks */
+} atto__gemm;
+
+/* Any size may be 0; k = 0 gives sums of 0. Fails only for want of scratch memory. */
+atto_status ATTO_LEVEL_NAME(gemm)(atto_device *dev, const atto__gemm *g);
+
+#endif
