@@ -20,8 +20,9 @@ typedef struct ce_case {
     bool has_ignore;
     int64_t ignore;
     float smoothing;
-    test_layout layout; /* of x, target, dx, dtarget */
-    bool no_saved;      /* neither lse nor total */
+    test_layout layout;    /* of x, target, dx, dtarget */
+    test_layout dx_layout; /* if it is another one than dense */
+    bool no_saved;         /* neither lse nor total */
     bool add;
     double range; /* of the logits; 0 = 4 */
     uint64_t seed;
@@ -105,7 +106,8 @@ static void build(ce_scene *s)
     if (!c->no_saved) make(&s->tlse, ATTO_F32, s->places, LAYOUT_OFFSET, NULL, &a->lse);
     if (!c->no_saved) make(&s->ttotal, ATTO_F32, scalar, LAYOUT_OFFSET, NULL, &a->total);
     make(&s->tdloss, ATTO_F32, loss, LAYOUT_OFFSET, s->dloss, &a->dloss);
-    make(&s->tdx, c->dtype, c->shape, c->layout, c->add ? s->old : NULL, &a->dx);
+    const test_layout out = c->dx_layout ? c->dx_layout : c->layout;
+    make(&s->tdx, c->dtype, c->shape, out, c->add ? s->old : NULL, &a->dx);
     if (s->soft)
         make(&s->tdtarget, c->target, c->shape, c->layout, c->add ? s->old : NULL, &a->dtarget);
     a->add_dx = a->add_dtarget = c->add;
@@ -387,6 +389,42 @@ static void cross_entropy_takes_any_layout(void **state)
             c.target = ATTO_F32;
             check(&c);
         }
+}
+
+/* Vectors of x and of dx do not begin at the same classes. */
+static void cross_entropy_backward_takes_another_alignment(void **state)
+{
+    (void)state;
+    const int64_t classes[] = { 7, 130, 4100 };
+    for (int i = 0; i < 3; i++)
+        for (int k = 0; k < 2; k++)
+            check(&(ce_case){ .shape = atto_shape2(3, classes[i]),
+                              .layout = k ? LAYOUT_OFFSET : LAYOUT_DENSE,
+                              .dx_layout = k ? LAYOUT_OFFSET4 : LAYOUT_OFFSET,
+                              .add = k == 1,
+                              .seed = 750 });
+}
+
+/* Each gradient alone. */
+static void cross_entropy_backward_gives_what_is_wanted(void **state)
+{
+    (void)state;
+    for (int only = 0; only < 2; only++) {
+        ce_scene s;
+        begin(&s, &(ce_case){ .shape = atto_shape2(9, 10), .target = ATTO_F32, .seed = 760 });
+        build(&s);
+        ask_oracle(&s);
+        if (only == 0) s.args.dtarget = NULL;
+        if (only == 1) s.args.dx = NULL;
+        MUST(atto_cross_entropy_forward(test_dev, &s.args));
+        MUST(atto_cross_entropy_backward(test_dev, &s.args));
+        const oracle_ce_answer *w = &s.want;
+        if (only == 0) judge(&s, &s.tdx, "cross_entropy_grad", 20, w->dx, w->dx_terms, NULL);
+        if (only == 1)
+            judge(&s, &s.tdtarget, "cross_entropy_grad", 20, w->dshares, w->dshares_terms, NULL);
+        assert_true(test_tensor_untouched(only ? &s.tdx : &s.tdtarget));
+        end(&s);
+    }
 }
 
 /* ---- values ---- */
@@ -796,6 +834,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(cross_entropy_smooths_labels_of_any_size),
     cmocka_unit_test(cross_entropy_takes_f16_and_bf16),
     cmocka_unit_test(cross_entropy_takes_any_layout),
+    cmocka_unit_test(cross_entropy_backward_takes_another_alignment),
+    cmocka_unit_test(cross_entropy_backward_gives_what_is_wanted),
     cmocka_unit_test(cross_entropy_of_huge_logits_is_exact),
     cmocka_unit_test(cross_entropy_of_infinite_logits_is_ieee),
     cmocka_unit_test(cross_entropy_of_rising_logits_matches_oracle),
