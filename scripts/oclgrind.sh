@@ -16,12 +16,11 @@ built=$root/build/release
 
 # NAME is a test of ctest, NAME:TEST one of its own; the longest come first.
 items=(
+    cross_entropy.opencl:cross_entropy_takes_f16_and_bf16
     act.opencl:act_forward_and_backward_take_any_layout
     dropout.opencl:dropout_mask_does_not_depend_on_the_layout
     tensor.opencl:tensor_copy_takes_any_layouts
     golden_act.opencl
-    cross_entropy.opencl:cross_entropy_takes_f16_and_bf16
-    golden_cross_entropy.opencl
     tensor.opencl:tensor_fill_converts_and_keeps_to_the_view
     act.opencl:act_with_dropout_matches_oracle
     tensor.opencl:tensor_copy_takes_any_size
