@@ -59,6 +59,10 @@ compile()
     esac
 }
 
+# Warnings in the log. ocloc's remark that a kernel spills registers is about speed and is none: products have
+# tiles that the planner never chooses on Intel (src/backend_opencl/gemm.c, most_sums).
+warnings() { grep 'warning:' "$1" | grep -v 'compiled SIMD[0-9]* allocated [0-9]* regs and spilled'; }
+
 # one "TARGET<tab>FILE<tab>OPTIONS": one compilation, with its log on failure. 255 stops xargs.
 one()
 {
@@ -66,7 +70,7 @@ one()
     IFS=$'\t' read -r target file options <<< "$1"
     work=$(mktemp -d "$folder/work.XXXXXX")
     if (compile "$target" "$file" "$options" "$work/kernel") > "$work/log" 2>&1 &&
-        ! grep -q 'warning:' "$work/log"; then
+        ! warnings "$work/log" > /dev/null; then
         rm -r "$work"
         printf '%s\n' "$target" >> "$folder/done"
     else

@@ -168,8 +168,8 @@ void atto__cross_entropy_variant(const atto__cross_entropy_knobs *k, atto__varia
 const atto__gemm_tile atto__gemm_tiles[ATTO_GEMM_TILES] = {
     /* name        m    n   k  item  slices */
     { "128x128", 128, 128,  8, 8, 16, 1 },
-    { "128x64",  128,  64,  8, 8,  8, 1 },
     { "64x64",    64,  64, 16, 8,  8, 1 },
+    { "64x64i4",  64,  64,  8, 4,  8, 1 }, /* for few registers */
     { "32x32x4",  32,  32, 32, 4,  4, 4 }, /* few tiles: shorter sums */
     { "16x32x8",  16,  32, 64, 4,  4, 8 },
     { "32x32",    32,  32,  8, 4,  4, 1 }, /* CPUs, and devices with small work-groups */

@@ -7,14 +7,15 @@
 #include "cl/atto_gemm_flags.h"
 #include "walk.h"
 
-/* Work-groups that a GPU wants at the least, and what a sum is cut for. Constants, not the number of
- * compute units: the order of a sum must not depend on that. An H200 has 132. */
+/* Work-groups and work-items that a GPU wants at the least, and work-items that a sum is cut for.
+ * Constants, not the number of compute units: the order of a sum must not depend on that. An H200 has 132. */
 #define ENOUGH_GROUPS 100
-#define WANTED_GROUPS 256
+#define ENOUGH_ITEMS  12800
+#define WANTED_ITEMS  32768
 
-/* The same for tiles whose work-groups share out k: they wait for memory, and more of them fit. */
-#define ENOUGH_SLICED 400
-#define WANTED_SLICED 512
+/* Of tiles whose work-groups share out k: these wait for memory most of the time, so more are wanted. */
+#define ENOUGH_SLICED_GROUPS 400
+#define WANTED_SLICED_GROUPS 512
 
 /* A slice of a sum is at least so long: a second kernel must be worth it. */
 #define SLICE_K    1024
@@ -45,9 +46,17 @@ static bool is_cpu(const atto_device *dev)
     return dev->info.kind == ATTO_KIND_OPENCL_CPU;
 }
 
+/* Sums that a work-item can hold. Intel GPUs have 128 registers, which 8 or more work-items share: with
+ * 8 x 8 sums ocloc spills. */
+static int32_t most_sums(const atto_device *dev)
+{
+    return strstr(dev->info.vendor, "Intel(R)") ? 32 : 128;
+}
+
 static bool tile_fits(const atto_device *dev, const atto__gemm_tile *tile)
 {
-    return atto__gemm_tile_items(tile) <= (int32_t)atto__opencl_of(dev)->group_size &&
+    return tile->item_m * tile->item_n <= most_sums(dev) &&
+           atto__gemm_tile_items(tile) <= (int32_t)atto__opencl_of(dev)->group_size &&
            (uint64_t)atto__gemm_tile_local_bytes(tile) <= dev->info.local_bytes;
 }
 
@@ -60,6 +69,13 @@ static int64_t most_slices(const atto__gemm *g)
 {
     const int64_t slices = g->k / SLICE_K;
     return slices < 1 ? 1 : slices > MAX_SLICES ? MAX_SLICES : slices;
+}
+
+/* Work-groups that make a tile worth choosing. */
+static int64_t enough_groups(const atto__gemm_tile *tile)
+{
+    const int64_t groups = ENOUGH_ITEMS / atto__gemm_tile_items(tile);
+    return groups > ENOUGH_GROUPS ? groups : ENOUGH_GROUPS;
 }
 
 /* Half of the tile or more would be outside the result. */
@@ -86,7 +102,7 @@ static const atto__gemm_tile *choose_gpu_tile(const atto_device *dev, const atto
         if (last && last->slices > 1 && tile->slices == 1)
             break; /* only for devices without those */
         last = tile;
-        if (!wastes(tile, g) && tile_count(tile, g) * most_slices(g) >= ENOUGH_GROUPS) break;
+        if (!wastes(tile, g) && tile_count(tile, g) * most_slices(g) >= enough_groups(tile)) break;
     }
     return last;
 }
@@ -106,13 +122,21 @@ static const atto__gemm_tile *choose_tile(const atto_device *dev, const atto__ge
     return is_cpu(dev) ? choose_cpu_tile(dev) : choose_gpu_tile(dev, g);
 }
 
-/* Cuts k so that there is work for all, in multiples of every tile's k. */
+/* Slices of k with which there is work for all. */
+static int64_t wanted_slices(const plan *p)
+{
+    if (!p->tile) return p->tiles < ENOUGH_GROUPS ? WANTED_ITEMS / p->lanes / p->tiles : 1;
+    if (p->tile->slices > 1)
+        return p->tiles < ENOUGH_SLICED_GROUPS ? WANTED_SLICED_GROUPS / p->tiles : 1;
+    return p->tiles < enough_groups(p->tile)
+               ? WANTED_ITEMS / atto__gemm_tile_items(p->tile) / p->tiles
+               : 1;
+}
+
+/* Cuts k in multiples of every tile's k. */
 static void cut(const atto__gemm *g, plan *p)
 {
-    const bool sliced = p->tile && p->tile->slices > 1;
-    int64_t slices = 1;
-    if (p->tiles < (sliced ? ENOUGH_SLICED : ENOUGH_GROUPS))
-        slices = (sliced ? WANTED_SLICED : WANTED_GROUPS) / p->tiles;
+    int64_t slices = wanted_slices(p);
     if (slices > most_slices(g)) slices = most_slices(g);
     if (slices < 1) slices = 1;
     p->slice = ceil_divide(ceil_divide(g->k, slices), 64) * 64;

@@ -251,16 +251,18 @@ ATTO_UNROLLED void atto_route_of_b(atto_route_b *r, __global const ATTO_B_T *p, 
 }
 
 /* Loads this work-item's vectors of the tile of a (or z) at row m0 and k0, and moves on. What does not
- * exist is 0: no branch, so that the compiler may spread the loads over the products of a step. */
+ * exist is 0: no branch, so that the compiler may spread the loads over the products of a step; and Intel's
+ * compiler crashes (ocloc 22.43) where raw is written by some work-items only. */
 ATTO_UNROLLED void atto_fetch_a(__global const ATTO_A_T **from, atto_index stride, atto_index m0,
                                 atto_index k0, atto_index m, atto_index end, uint4 *raw)
 {
 #pragma unroll
     for (uint i = 0; i < ATTO_A_COUNT; i++) {
         const uint v = atto_item() + i * ATTO_GROUP;
-        if (!ATTO_A_HAS(v)) break;
-        const uint count = atto_existing(m0 + ATTO_A_ROW(v), k0 + ATTO_A_K(v), m, end,
-                                         ATTO_A_TRANSPOSED, ATTO_A_VECTORS, ATTO_A_VEC);
+        const uint count = !ATTO_A_HAS(v)
+                               ? 0
+                               : atto_existing(m0 + ATTO_A_ROW(v), k0 + ATTO_A_K(v), m, end,
+                                               ATTO_A_TRANSPOSED, ATTO_A_VECTORS, ATTO_A_VEC);
         raw[i] = atto_a_vector(from[i], 0, count);
         from[i] += (ATTO_A_TRANSPOSED ? (size_t)stride : 1) * ATTO_TILE_K;
     }
@@ -272,9 +274,10 @@ ATTO_UNROLLED void atto_fetch_b(__global const ATTO_B_T **from, atto_index strid
 #pragma unroll
     for (uint i = 0; i < ATTO_B_COUNT; i++) {
         const uint v = atto_item() + i * ATTO_GROUP;
-        if (!ATTO_B_HAS(v)) break;
-        const uint count = atto_existing(n0 + ATTO_B_COLUMN(v), k0 + ATTO_B_K(v), n, end,
-                                         ATTO_B_TRANSPOSED, ATTO_B_VECTORS, ATTO_B_VEC);
+        const uint count = !ATTO_B_HAS(v)
+                               ? 0
+                               : atto_existing(n0 + ATTO_B_COLUMN(v), k0 + ATTO_B_K(v), n, end,
+                                               ATTO_B_TRANSPOSED, ATTO_B_VECTORS, ATTO_B_VEC);
         raw[i] = atto_b_vector(from[i], 0, count);
         from[i] += (ATTO_B_TRANSPOSED ? (size_t)stride : 1) * ATTO_TILE_K;
     }
