@@ -1050,7 +1050,6 @@ static void linear_refuses_illegal_numbers(void **state)
 static void linear_never_fell_back(void **state)
 {
     (void)state;
-    if (test_on_opencl()) skip(); /* it runs linear on the CPU for now */
     atto_device_stats stats;
     MUST(atto_device_stats_get(test_dev, &stats));
     assert_int_equal(stats.fallbacks, 0);

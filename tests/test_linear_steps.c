@@ -11,12 +11,6 @@
 
 #include "atto_test.h"
 
-/* OpenCL runs linear on the CPU for now, which waits and copies. */
-static bool runs_itself(void)
-{
-    return !test_on_opencl();
-}
-
 /* ---- one layer ---- */
 
 typedef struct layer_shape {
@@ -249,7 +243,6 @@ static void expect_steady(const layer_shape *s)
 static void linear_in_a_steady_state_costs_launches_only(void **state)
 {
     (void)state;
-    if (!runs_itself()) skip();
     for (int i = 0; i < COUNT_OF(shapes); i++) expect_steady(&shapes[i]);
 }
 
@@ -258,7 +251,6 @@ static void linear_in_a_steady_state_costs_launches_only(void **state)
 static void linear_of_a_wide_matrix_needs_little_scratch(void **state)
 {
     (void)state;
-    if (!runs_itself()) skip();
     const layer_shape wide = { ATTO_F16, 1, 40, 110000 };
     atto_device *dev; /* with an empty pool */
     atto_device_stats before, after;

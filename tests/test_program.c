@@ -416,7 +416,7 @@ static void kernels_that_do_not_build_leave_empty_tensors_be(void **state)
     atto_device *dev;
     atto_device_stats stats;
     atto_tensor b, y;
-    write_text(folder, "linear.cl", broken_source);
+    write_text(folder, "gemm.cl", broken_source);
     open_with_sources(folder, false, &book, &dev);
     const atto_tensor x = atto_tensor_of(NULL, ATTO_F32, atto_shape2(2, 0), 0);
     const atto_tensor w = atto_tensor_of(NULL, ATTO_F32, atto_shape2(3, 0), 0);
