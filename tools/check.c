@@ -24,11 +24,37 @@ static atto_status call_dropout(atto_device *dev, const check_op *op, bool backw
     return backward ? atto_dropout_backward(dev, &a) : atto_dropout_forward(dev, &a);
 }
 
+static atto_status call_unary(atto_device *dev, const check_op *op, bool backward,
+                              const atto_tensor *x, const atto_tensor *dy, const atto_tensor *out)
+{
+    const struct atto_unary_args a = {
+        .x = x, .y = out, .dy = dy, .dx = out, .kind = (atto_unary_kind)op->kind, .lo = -1, .hi = 3
+    };
+    return backward ? atto_unary_backward(dev, &a) : atto_unary_forward(dev, &a);
+}
+
+static atto_status call_binary(atto_device *dev, const check_op *op, bool backward,
+                               const atto_tensor *x, const atto_tensor *dy, const atto_tensor *out)
+{
+    const struct atto_binary_args a = {
+        .a = x, .b = dy, .y = out, .dy = dy, .da = out, .kind = (atto_binary_kind)op->kind
+    };
+    return backward ? atto_binary_backward(dev, &a) : atto_binary_forward(dev, &a);
+}
+
 atto_status check_call(atto_device *dev, const check_op *op, bool backward, atto_rng rng,
                        const atto_tensor *x, const atto_tensor *dy, const atto_tensor *out)
 {
-    return op->kind == CHECK_DROPOUT ? call_dropout(dev, op, backward, rng, x, dy, out)
-                                     : call_act(dev, op, backward, rng, x, dy, out);
+    switch (op->family) {
+    case CHECK_DROPOUT:
+        return call_dropout(dev, op, backward, rng, x, dy, out);
+    case CHECK_UNARY:
+        return call_unary(dev, op, backward, x, dy, out);
+    case CHECK_BINARY:
+        return call_binary(dev, op, backward, x, dy, out);
+    default:
+        return call_act(dev, op, backward, rng, x, dy, out);
+    }
 }
 
 static atto_status upload(atto_device *dev, atto_dtype dtype, int64_t n, const void *data,
@@ -108,7 +134,11 @@ check_worst check_compare(const check_op *op, atto_dtype dtype, int64_t n, const
     check_worst worst = { .ratio = -1 };
     for (int64_t i = 0; i < n; i++) {
         const double term = (1 + finite_size(x[i])) * (dy != NULL ? finite_size(dy[i]) : 1);
-        const double ratio = check_element(dtype, got[i], want[i], 64 * 0x1p-24 * term * scale);
+        const double large = op->family == CHECK_UNARY || op->family == CHECK_BINARY
+                                 ? 64 * 0x1p-24 * finite_size(want[i])
+                                 : 0;
+        const double ratio =
+            check_element(dtype, got[i], want[i], 64 * 0x1p-24 * term * scale + large);
         if (ratio > worst.ratio) worst = (check_worst){ ratio, i, got[i], want[i] };
     }
     return worst;

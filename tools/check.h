@@ -6,22 +6,27 @@
 #include <attocl.h>
 
 /* Which of the library's ops runs. */
-typedef enum check_kind {
+typedef enum check_family {
     CHECK_ACT,          /* atto_act_* */
     CHECK_DROPOUT,      /* atto_dropout_* */
+    CHECK_UNARY,        /* atto_unary_* */
+    CHECK_BINARY,       /* atto_binary_* */
     CHECK_LINEAR,       /* atto_linear_*, through check_linear */
     CHECK_CROSS_ENTROPY /* nothing of the op below counts */
-} check_kind;
+} check_family;
 
-/* One op as selftest runs it: an activation, dropout, or both, perhaps behind a product. */
+/* One op as selftest runs it: an activation, dropout, or both, perhaps behind a product; a unary or
+ * binary kind. */
 typedef struct check_op {
     const char *name;
     atto_activation act;
     float dropout;
-    check_kind kind;
+    check_family family;
+    int kind; /* atto_unary_kind or atto_binary_kind */
 } check_op;
 
-/* Forward: out = op(x). Backward: out = op'(x) * dy. */
+/* Forward: out = op(x). Backward: out = op'(x) * dy. Binary: of x and dy; its backward is da for the
+ * upstream gradient dy. */
 atto_status check_call(atto_device *dev, const check_op *op, bool backward, atto_rng rng,
                        const atto_tensor *x, const atto_tensor *dy, const atto_tensor *out);
 
@@ -48,6 +53,7 @@ typedef struct check_worst {
 /*
  * |got - want| <= 64 * 2^-24 * (1 + |x|) * |dy| / (1 - p)   a few ulp of each term of the formula
  *                 + eps(dtype) * |want| + tiny(dtype)        one step of the stored result
+ *                 + 64 * 2^-24 * |want|                      unary and binary: results may be large
  *
  * with |dy| = 1 forward. NaN must meet NaN, infinities must be equal. dy is NULL forward.
  */

@@ -60,14 +60,21 @@ enum { CASES = sizeof cases / sizeof cases[0], MAX_ELEMENTS = 65537, DTYPES = AT
 /* clang-format off */
 static const check_op ops[] = {
 #define X(NAME, name, parameters, a, b, default_a, default_b, rule)                                \
-    { #name, { ATTO_ACT_##NAME, default_a, default_b }, 0.0f, CHECK_ACT },
+    { #name, { ATTO_ACT_##NAME, default_a, default_b }, 0.0f, CHECK_ACT, 0 },
     ATTO_ACTIVATION_TABLE(X)
 #undef X
-    { "gelu+dropout", { ATTO_ACT_GELU,     0.0f, 0.0f }, 0.5f, CHECK_ACT },
-    { "dropout",      { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.3f, CHECK_DROPOUT },
-    { "linear",       { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_LINEAR },
-    { "linear+gelu",  { ATTO_ACT_GELU,     0.0f, 0.0f }, 0.5f, CHECK_LINEAR },
-    { "cross_entropy", { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_CROSS_ENTROPY },
+    { "gelu+dropout", { ATTO_ACT_GELU,     0.0f, 0.0f }, 0.5f, CHECK_ACT,     0 },
+    { "dropout",      { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.3f, CHECK_DROPOUT, 0 },
+#define X(NAME, name) { #name, { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_UNARY, ATTO_UNARY_##NAME },
+    ATTO_UNARY_TABLE(X)
+#undef X
+#define X(NAME, name, gradient) \
+    { #name, { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_BINARY, ATTO_BINARY_##NAME },
+    ATTO_BINARY_TABLE(X)
+#undef X
+    { "linear",       { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_LINEAR, 0 },
+    { "linear+gelu",  { ATTO_ACT_GELU,     0.0f, 0.0f }, 0.5f, CHECK_LINEAR, 0 },
+    { "cross_entropy", { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_CROSS_ENTROPY, 0 },
 };
 /* clang-format on */
 
@@ -188,6 +195,7 @@ static atto_status run_case(selftest *s, const check_op *op, bool backward, atto
 static bool wanted(const selftest *s, const check_op *op, const test_case *c)
 {
     const atto_activation_kind kind = op->act.kind;
+    if (op->family == CHECK_BINARY && op->kind == ATTO_BINARY_MUL) return true;
     return s->request->full || !c->layout || op->dropout > 0 || kind == ATTO_ACT_RELU ||
            kind == ATTO_ACT_GELU || kind == ATTO_ACT_LEAKY_RELU;
 }
@@ -220,8 +228,8 @@ static double run_linear(selftest *s, const check_op *op, bool backward, atto_dt
 static double run_cell(selftest *s, const check_op *op, bool backward, atto_dtype dtype)
 {
     double ratio = 0;
-    if (op->kind == CHECK_LINEAR) return run_linear(s, op, backward, dtype);
-    if (op->kind == CHECK_CROSS_ENTROPY) {
+    if (op->family == CHECK_LINEAR) return run_linear(s, op, backward, dtype);
+    if (op->family == CHECK_CROSS_ENTROPY) {
         const atto_status status =
             check_cross_entropy(s->dev, s->reference, backward, dtype, &ratio);
         if (status != ATTO_OK) tool_fail(op->name, status);

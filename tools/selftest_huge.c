@@ -13,10 +13,10 @@
 #define BLOCK 65536
 
 static const check_op ops[] = {
-    { "relu", { ATTO_ACT_RELU, 0, 0 }, 0.0f, CHECK_ACT },
-    { "gelu", { ATTO_ACT_GELU, 0, 0 }, 0.0f, CHECK_ACT },
-    { "gelu+dropout", { ATTO_ACT_GELU, 0, 0 }, 0.5f, CHECK_ACT },
-    { "dropout", { ATTO_ACT_IDENTITY, 0, 0 }, 0.5f, CHECK_DROPOUT },
+    { "relu", { ATTO_ACT_RELU, 0, 0 }, 0.0f, CHECK_ACT, 0 },
+    { "gelu", { ATTO_ACT_GELU, 0, 0 }, 0.0f, CHECK_ACT, 0 },
+    { "gelu+dropout", { ATTO_ACT_GELU, 0, 0 }, 0.5f, CHECK_ACT, 0 },
+    { "dropout", { ATTO_ACT_IDENTITY, 0, 0 }, 0.5f, CHECK_DROPOUT, 0 },
 };
 
 typedef struct huge {
