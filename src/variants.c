@@ -378,7 +378,7 @@ static bool make_binary(const int32_t *v, atto__variant *out)
     static const char *const suffixes[] = { "", "_da", "_db" };
     static const int32_t scalars[] = { 0, 2, 1, 3, 0 };
     const bool wide_out = v[5] == 4, signs = v[4] <= ATTO_BINARY_SUB;
-    if (wide_out && (v[0] == 0 || v[1] != ATTO_FORM_ELEMENTS)) return false;
+    if (wide_out && (v[0] == 0 || v[1] == ATTO_FORM_DENSE || v[2] == 0)) return false;
     if ((v[5] == 3) != (signs && v[0] > 0)) return false;
     char formula[32];
     text t = { formula, formula + sizeof formula - 1 };

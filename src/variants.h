@@ -45,7 +45,7 @@ typedef struct atto__elementwise_knobs {
     const char *act;     /* name of the activation, or NULL where there is none */
     const char *formula; /* "binary_mul" for attom_binary_mul, or NULL */
     int32_t scalar;      /* binary, where: bit 0: a is a number, bit 1: b is */
-    bool wide_out;       /* the output is f32; elements only */
+    bool wide_out;       /* the output is f32, the inputs have 16 bits; not dense */
     atto_dtype dtype;
     atto__dropout_knob dropout;
     atto__form form;

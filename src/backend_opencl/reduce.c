@@ -8,7 +8,7 @@
  * the device. */
 
 #define GROUPS     1024 /* work-groups that keep any GPU busy */
-#define LANE_UNITS 4    /* a lane with fewer units than this to fold is not worth having */
+#define LANE_UNITS 8    /* a lane with fewer units than this to fold is not worth having */
 #define SLAB_UNITS 8    /* per lane, likewise */
 #define COALESCED  32   /* neighbouring work-items that should read neighbouring units */
 

@@ -62,13 +62,20 @@ typedef long atto_i64;
 /* Outputs that one work-item has, and results that meet in the tree. */
 #define ATTO_RESULTS (ATTO_ROWS ? 1 : ATTO_RUN)
 
-/* Whether a value at a position takes the place of the best so far: larger, or NaN where that is
- * none, or equal and further in front. */
-static inline bool atto_beats(float v, ulong at, float best, ulong best_at)
+/* A float as an integer of the same order; NaN is above all, and -0 is 0. */
+static inline int atto_rank(float v)
 {
-    const bool both_nan = isnan(v) && isnan(best);
-    if (v == best || both_nan) return at < best_at;
-    return v > best || (isnan(v) && !isnan(best));
+    const int bits = as_int(v + 0.0f);
+    const int ordered = bits ^ ((bits >> 31) & 0x7fffffff);
+    return isnan(v) ? INT_MAX : ordered;
+}
+
+/* Whether a value at a position takes the place of the best so far: larger, or equal and further in
+ * front. */
+static inline bool atto_beats(float v, atto_index at, float best, atto_index best_at)
+{
+    const int rank = atto_rank(v), best_rank = atto_rank(best);
+    return rank > best_rank || (rank == best_rank && at < best_at);
 }
 
 static inline float atto_start(void)
@@ -77,7 +84,8 @@ static inline float atto_start(void)
 }
 
 /* folded = folded and x, for one element. */
-static inline void atto_fold_one(float *folded, ulong *position, float x, ulong at, float match)
+static inline void atto_fold_one(float *folded, atto_index *position, float x, atto_index at,
+                                 float match)
 {
 #if ATTO_IS_MAX
     *folded = attop_max(*folded, x);
@@ -94,7 +102,7 @@ static inline void atto_fold_one(float *folded, ulong *position, float x, ulong 
 }
 
 /* Two results of the same output. */
-static inline void atto_join(float *folded, ulong *position, float x, ulong at)
+static inline void atto_join(float *folded, atto_index *position, float x, atto_index at)
 {
 #if ATTO_IS_TIES
     *folded += x;
@@ -152,11 +160,11 @@ atto_fold(__global const ATTO_T *in, const ulong in_at, __global out_t *out, con
     in += in_at + atto_dot(kept, kept_in);
 
     float folded[ATTO_RUN], like[ATTO_RUN];
-    ulong position[ATTO_RUN];
+    atto_index position[ATTO_RUN];
 #pragma unroll
     for (uint k = 0; k < ATTO_RUN; k++) {
         folded[k] = atto_start();
-        position[k] = ULONG_MAX;
+        position[k] = ~(atto_index)0;
         like[k] = 0.0f;
 #if ATTO_IS_TIES
         if (exists)
@@ -188,11 +196,11 @@ atto_fold(__global const ATTO_T *in, const ulong in_at, __global out_t *out, con
 #pragma unroll
         for (uint j = 0; j < ATTO_UNITS; j++) {
             if (r + j * lanes >= end) continue;
-            const ulong counted = ATTO_IS_ARG ? atto_dot(at[j], index) : 0;
+            const atto_index counted = ATTO_IS_ARG ? atto_dot(at[j], index) : 0;
 #pragma unroll
             for (uint k = 0; k < ATTO_RUN; k++)
                 atto_fold_one(&folded[k], &position[k], sign * x[j][k],
-                              counted + (ATTO_ROWS ? (ulong)k * index.w : 0), like[k]);
+                              counted + (ATTO_ROWS ? k * index.w : 0), like[k]);
         }
     }
 
@@ -202,7 +210,7 @@ atto_fold(__global const ATTO_T *in, const ulong in_at, __global out_t *out, con
 #endif
     __local float shared[ATTO_RESULTS][ATTO_WG];
 #if ATTO_IS_ARG
-    __local ulong shared_position[ATTO_RESULTS][ATTO_WG];
+    __local atto_index shared_position[ATTO_RESULTS][ATTO_WG];
 #endif
     const uint apart = ATTO_ROWS ? 1 : columns; /* from lane to lane of an output */
     for (uint half_lanes = lanes / 2; half_lanes > 0; half_lanes /= 2) { /* the same for all */
@@ -268,10 +276,10 @@ ATTO_KERNEL void atto_fold_join(__global const float *values, __global const lon
     const atto_index t = get_global_id(0);
     if (t >= outputs) return;
     float best = values[t];
-    ulong best_at = positions[t];
+    atto_index best_at = positions[t];
     for (atto_index slab = 1; slab < slabs; slab++) {
         const float v = values[(ulong)slab * outputs + t];
-        const ulong at = positions[(ulong)slab * outputs + t];
+        const atto_index at = positions[(ulong)slab * outputs + t];
         if (!atto_beats(v, at, best, best_at)) continue;
         best = v;
         best_at = at;
