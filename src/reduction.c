@@ -24,6 +24,8 @@ static void push_kept(atto__fold_plan *p, const atto__reduction *r, int32_t d)
     push(p->kept_out, r->out->stride[d]);
     push(p->kept_match, stride_of(r->match, d));
     push(p->kept_share, stride_of(r->share, d));
+    push(p->kept_a, stride_of(r->a, d));
+    push(p->kept_b, stride_of(r->b, d));
     p->outputs *= r->layout->shape[d];
     p->kept_rank++;
 }
@@ -32,6 +34,8 @@ static void push_folded(atto__fold_plan *p, const atto__reduction *r, int32_t d)
 {
     push(p->size, r->layout->shape[d]);
     push(p->in, r->in->stride[d]);
+    push(p->a, stride_of(r->a, d));
+    push(p->b, stride_of(r->b, d));
     push(p->index, r->layout->index_stride[d]);
     p->length *= r->layout->shape[d];
     p->rank++;

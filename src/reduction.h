@@ -18,6 +18,9 @@ typedef struct atto__reduction {
     atto__fold fold;
     const atto_tensor *in, *out;
     const atto_tensor *match, *share; /* TIES: strides 0 as out */
+    const char *formula;      /* OpenCL's SUM: of formula(a, b, in), "binary_mul_db"; or NULL */
+    const atto_tensor *a, *b; /* then; NULL: the number value */
+    float value;
     const atto__layout *layout;
     float divisor; /* SUM */
     bool negate;   /* MAX, ARG */
@@ -30,6 +33,8 @@ typedef struct atto__fold_plan {
     int32_t kept_rank, rank;
     int64_t kept_size[ATTO_MERGED_RANK], kept_in[ATTO_MERGED_RANK], kept_out[ATTO_MERGED_RANK];
     int64_t kept_match[ATTO_MERGED_RANK], kept_share[ATTO_MERGED_RANK];
+    int64_t kept_a[ATTO_MERGED_RANK], kept_b[ATTO_MERGED_RANK];
+    int64_t a[ATTO_MERGED_RANK], b[ATTO_MERGED_RANK];
     int64_t size[ATTO_MERGED_RANK], in[ATTO_MERGED_RANK], index[ATTO_MERGED_RANK];
     int64_t outputs, length; /* products of the sizes */
     bool rows;               /* the innermost dimension of all is folded */

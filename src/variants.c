@@ -277,6 +277,8 @@ void atto__fold_variant(const atto__fold_knobs *k, atto__variant *out)
     put(&t, k->fold);
     put_value(&t, "DTYPE", atto_dtype_name(k->dtype));
     put_value(&t, "OUT", atto_dtype_name(k->out));
+    if (k->formula) put_formula(&t, k->formula);
+    if (k->scalar) put_knob(&t, "SCALAR", k->scalar);
     put_knob(&t, "ROWS", k->rows);
     put_knob(&t, "SHARE", k->share);
     put_knob(&t, "SLABS", k->slabs);
@@ -372,13 +374,12 @@ static bool make_unary(const int32_t *v, atto__variant *out)
 }
 
 /* Axes: kernel (forward, da, db), form, dtype, index, kind, operands (both, b a number, a a number,
- * neither, full gradients in f32). */
+ * neither). */
 static bool make_binary(const int32_t *v, atto__variant *out)
 {
     static const char *const suffixes[] = { "", "_da", "_db" };
-    static const int32_t scalars[] = { 0, 2, 1, 3, 0 };
-    const bool wide_out = v[5] == 4, signs = v[4] <= ATTO_BINARY_SUB;
-    if (wide_out && (v[0] == 0 || v[1] == ATTO_FORM_DENSE || v[2] == 0)) return false;
+    static const int32_t scalars[] = { 0, 2, 1, 3 };
+    const bool signs = v[4] <= ATTO_BINARY_SUB;
     if ((v[5] == 3) != (signs && v[0] > 0)) return false;
     char formula[32];
     text t = { formula, formula + sizeof formula - 1 };
@@ -390,7 +391,6 @@ static bool make_binary(const int32_t *v, atto__variant *out)
         .kernel = v[0] == 0 ? "atto_binary_forward" : "atto_binary_backward",
         .formula = formula,
         .scalar = scalars[v[5]],
-        .wide_out = wide_out,
         .dtype = float_dtypes[v[2]],
         .form = (atto__form)v[1],
         .wide = v[3] == 1,
@@ -440,6 +440,29 @@ static bool make_fold(const int32_t *v, atto__variant *out)
     if (arg) knobs.out = first || v[4] == 1 ? ATTO_I64 : ATTO_I32;
     if (arg && (second || (knobs.vectors && !knobs.rows))) return false;
     if (second && (knobs.rows || knobs.vectors)) return false;
+    if (out) atto__fold_variant(&knobs, out);
+    return true;
+}
+
+/* Axes: kind, dtype, rows, vectors, index, which (da, db, da of a and a number, db of a number and b). */
+static bool make_fold_formula(const int32_t *v, atto__variant *out)
+{
+    static const int32_t scalars[] = { 0, 0, 2, 1 };
+    char formula[32];
+    text t = { formula, formula + sizeof formula - 1 };
+    put(&t, "binary_");
+    put(&t, atto_binary_name((atto_binary_kind)(v[0] + ATTO_BINARY_MUL)));
+    put(&t, v[5] % 2 == 0 ? "_da" : "_db");
+    const atto__fold_knobs knobs = {
+        .fold = "sum",
+        .formula = formula,
+        .scalar = scalars[v[5]],
+        .dtype = float_dtypes[v[1]],
+        .out = v[4] == 1 ? ATTO_F32 : float_dtypes[v[1]],
+        .rows = v[2] == 1,
+        .vectors = v[3] == 1,
+        .wide = v[4] == 1,
+    };
     if (out) atto__fold_variant(&knobs, out);
     return true;
 }
@@ -617,10 +640,11 @@ static const plan plans[] = {
     { "act", 6, { 2, ATTO_FORM_COUNT, 3, ATTO_DROPOUT_COUNT, 2, ATTO_ACT_COUNT }, make_act },
     { "dropout", 5, { 2, ATTO_FORM_COUNT, 3, ATTO_DROPOUT_COUNT, 2 }, make_dropout },
     { "elementwise", 5, { 2, ATTO_FORM_COUNT, 3, 2, ATTO_UNARY_COUNT }, make_unary },
-    { "elementwise", 6, { 3, ATTO_FORM_COUNT, 3, 2, ATTO_BINARY_COUNT, 5 }, make_binary },
+    { "elementwise", 6, { 3, ATTO_FORM_COUNT, 3, 2, ATTO_BINARY_COUNT, 4 }, make_binary },
     { "elementwise", 4, { 2, 3, 2, 3 }, make_where },
     { "elementwise", 4, { 5, ATTO_COMPARE_COUNT, 2, 2 }, make_compare },
     { "reduce", 6, { 4, 3, 2, 2, 2, 3 }, make_fold },
+    { "reduce", 6, { ATTO_BINARY_COUNT - ATTO_BINARY_MUL, 3, 2, 2, 2, 4 }, make_fold_formula },
     { "reduce", 2, { 2, 2 }, make_fold_join },
     { "reduce", 4, { 2, ATTO_FORM_COUNT, 3, 2 }, make_spread },
     { "tensor", 4, { 5, 5, ATTO_FORM_COUNT, 2 }, make_copy },

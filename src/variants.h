@@ -45,7 +45,7 @@ typedef struct atto__elementwise_knobs {
     const char *act;     /* name of the activation, or NULL where there is none */
     const char *formula; /* "binary_mul" for attom_binary_mul, or NULL */
     int32_t scalar;      /* binary, where: bit 0: a is a number, bit 1: b is */
-    bool wide_out;       /* the output is f32, the inputs have 16 bits; not dense */
+    bool wide_out;       /* where: the output is f32 whatever the inputs are */
     atto_dtype dtype;
     atto__dropout_knob dropout;
     atto__form form;
@@ -134,7 +134,9 @@ void atto__compare_variant(atto_dtype from, const char *comparison, bool scalar,
 
 /* The fold kernels of reduce.cl. */
 typedef struct atto__fold_knobs {
-    const char *fold; /* "sum", "max", "arg" or "ties" */
+    const char *fold;    /* "sum", "max", "arg" or "ties" */
+    const char *formula; /* sum: "binary_mul_db", or NULL */
+    int32_t scalar;      /* then, as above */
     atto_dtype dtype, out;
     bool rows;    /* the innermost dimension is folded */
     bool vectors; /* 16 bytes at a time; not for columns of arg, whose tree has no room for that */

@@ -95,36 +95,41 @@ atto_status atto__opencl_binary_forward(atto_device *dev, const struct atto_bina
     return launch_binary(dev, a, layout);
 }
 
-static atto_status sum_into(atto_device *dev, const atto_tensor *in, float divisor,
-                            const atto__gradient *to, const atto__layout *layout)
-{
-    const atto__reduction r = { .fold = ATTO_FOLD_SUM,
-                                .in = in,
-                                .out = to->out,
-                                .layout = layout,
-                                .divisor = divisor,
-                                .add = to->add };
-    return atto__opencl_fold(dev, &r);
-}
-
 static bool is_sign(atto_binary_kind kind)
 {
     return kind == ATTO_BINARY_ADD || kind == ATTO_BINARY_SUB;
 }
 
-/* One gradient of the full shape. */
-static atto_status launch_gradient(atto_device *dev, const struct atto_binary_args *a,
-                                   const atto__layout *layout, const atto__gradient *to,
-                                   bool wide_out)
+static bool is_minus(atto_binary_kind kind, bool of_b)
+{
+    return kind == ATTO_BINARY_SUB && of_b;
+}
+
+/* One gradient. Where it is a sum over repetitions, its terms are formed as they are added. */
+static atto_status binary_gradient(atto_device *dev, const struct atto_binary_args *a,
+                                   const atto__layout *layout, const atto__gradient *to)
 {
     char formula[FORMULA_NAME];
+    if (!to->out) return ATTO_OK;
     snprintf(formula, sizeof formula, "binary_%s_%s", atto_binary_name(a->kind),
              to->of_b ? "db" : "da");
     const atto_tensor *left = is_sign(a->kind) ? NULL : a->a;
     const atto_tensor *right = is_sign(a->kind) ? NULL : a->b;
+    if (atto__is_summed(to->out)) {
+        const atto__reduction r = { .fold = ATTO_FOLD_SUM,
+                                    .in = a->dy,
+                                    .out = to->out,
+                                    .formula = is_sign(a->kind) ? NULL : formula,
+                                    .a = left,
+                                    .b = right,
+                                    .value = a->value,
+                                    .layout = layout,
+                                    .divisor = is_minus(a->kind, to->of_b) ? -1.0f : 1.0f,
+                                    .add = to->add };
+        return atto__opencl_fold(dev, &r);
+    }
     atto__elementwise call = call_of("atto_binary_backward", formula, layout);
     call.scalar = scalar_of(left, right);
-    call.wide_out = wide_out;
     add_tensor(&call, left);
     add_tensor(&call, right);
     add_tensor(&call, a->dy);
@@ -132,23 +137,6 @@ static atto_status launch_gradient(atto_device *dev, const struct atto_binary_ar
     atto__arg_float(&call.own, a->value);
     atto__arg_uint(&call.own, to->add);
     return atto__elementwise_launch(dev, &call);
-}
-
-static atto_status binary_gradient(atto_device *dev, const struct atto_binary_args *a,
-                                   const atto__layout *layout, const atto__gradient *to)
-{
-    if (!to->out) return ATTO_OK;
-    if (!atto__is_summed(to->out)) return launch_gradient(dev, a, layout, to, false);
-    if (is_sign(a->kind)) {
-        const bool minus = to->of_b && a->kind == ATTO_BINARY_SUB;
-        return sum_into(dev, a->dy, minus ? -1.0f : 1.0f, to, layout);
-    }
-    atto_buffer header;
-    atto_tensor full;
-    ATTO_TRY(atto__scratch_full(dev, layout, &header, &full));
-    const atto__gradient whole = { &full, false, to->of_b };
-    ATTO_TRY(launch_gradient(dev, a, layout, &whole, a->dy->dtype != ATTO_F32));
-    return sum_into(dev, &full, 1.0f, to, layout);
 }
 
 atto_status atto__opencl_binary_backward(atto_device *dev, const struct atto_binary_args *a,
@@ -267,7 +255,13 @@ static atto_status where_gradient(atto_device *dev, const struct atto_where_args
     ATTO_TRY(atto__scratch_full(dev, layout, &header, &full));
     const atto__gradient whole = { &full, false, to->of_b };
     ATTO_TRY(launch_where_gradient(dev, a, layout, &whole, a->dy->dtype != ATTO_F32));
-    return sum_into(dev, &full, 1.0f, to, layout);
+    const atto__reduction r = { .fold = ATTO_FOLD_SUM,
+                                .in = &full,
+                                .out = to->out,
+                                .layout = layout,
+                                .divisor = 1.0f,
+                                .add = to->add };
+    return atto__opencl_fold(dev, &r);
 }
 
 atto_status atto__opencl_where_backward(atto_device *dev, const struct atto_where_args *a,

@@ -28,13 +28,29 @@ static bool strides_divide(const int64_t *strides, int32_t count, int32_t vector
     return true;
 }
 
+/* The innermost elements of a unit are neighbours that start at a vector. */
+static bool is_vector(const atto_tensor *t, const int64_t *inner, const int64_t *outer,
+                      int32_t vector)
+{
+    return t->offset % vector == 0 && inner[3] == 1 && strides_divide(inner, 3, vector) &&
+           strides_divide(outer, 4, vector);
+}
+
+/* The same, or one element for all of a unit, or no tensor. */
+static bool is_operand(const atto_tensor *t, const int64_t *inner, const int64_t *outer,
+                       int32_t vector)
+{
+    return !t || inner[3] == 0 || is_vector(t, inner, outer, vector);
+}
+
 static bool takes_vectors(const atto__reduction *r, const atto__fold_plan *p, int32_t vector)
 {
-    const int64_t *size = p->rows ? p->size : p->kept_size;
-    const int64_t *inner = p->rows ? p->in : p->kept_in, *outer = p->rows ? p->kept_in : p->in;
-    if (r->fold == ATTO_FOLD_ARG && !p->rows) return false;
-    return r->in->offset % vector == 0 && inner[3] == 1 && size[3] % vector == 0 &&
-           strides_divide(inner, 3, vector) && strides_divide(outer, 4, vector);
+    const bool rows = p->rows;
+    if (r->fold == ATTO_FOLD_ARG && !rows) return false;
+    return (rows ? p->size : p->kept_size)[3] % vector == 0 &&
+           is_vector(r->in, rows ? p->in : p->kept_in, rows ? p->kept_in : p->in, vector) &&
+           is_operand(r->a, rows ? p->a : p->kept_a, rows ? p->kept_a : p->a, vector) &&
+           is_operand(r->b, rows ? p->b : p->kept_b, rows ? p->kept_b : p->b, vector);
 }
 
 static int64_t row_lanes(const cut *c, int64_t group)
@@ -113,6 +129,15 @@ static void arg_buffer(atto__args *args, const atto_tensor *t)
     args->count--; /* scratch starts at 0 */
 }
 
+static void operand_args(atto__args *args, const atto_tensor *t, bool wide, const int64_t *kept,
+                         const int64_t *folded)
+{
+    if (!t) return;
+    atto__arg_tensor(args, t);
+    arg_strides(args, wide, kept);
+    arg_strides(args, wide, folded);
+}
+
 static void fold_args(atto__args *args, const atto__reduction *r, const atto__fold_plan *p,
                       const cut *c, const target *to)
 {
@@ -120,6 +145,11 @@ static void fold_args(atto__args *args, const atto__reduction *r, const atto__fo
     args->count = 0;
     atto__arg_tensor(args, r->in);
     atto__arg_tensor(args, to->out);
+    if (r->formula) {
+        operand_args(args, r->a, wide, p->kept_a, p->a);
+        operand_args(args, r->b, wide, p->kept_b, p->b);
+        atto__arg_float(args, r->value);
+    }
     if (r->match) {
         atto__arg_tensor(args, r->match);
         arg_strides(args, wide, p->kept_match);
@@ -154,6 +184,8 @@ static atto_status launch_fold(atto_device *dev, const atto__reduction *r, const
                                          [ATTO_FOLD_TIES] = "ties" };
     const atto__fold_knobs knobs = {
         .fold = names[r->fold],
+        .formula = r->formula,
+        .scalar = r->formula ? (r->a ? 0 : 1) | (r->b ? 0 : 2) : 0,
         .dtype = r->in->dtype,
         .out = to->out->dtype,
         .rows = p->rows,
@@ -219,7 +251,8 @@ static atto_status join_parts(atto_device *dev, const atto__reduction *r, const 
     atto__reduction last = *r;
     atto__fold_plan plan = *p;
     last.in = parts;
-    last.match = NULL;
+    last.match = last.a = last.b = NULL;
+    last.formula = NULL;
     if (r->fold == ATTO_FOLD_TIES) last.fold = ATTO_FOLD_SUM;
     dense_strides(p, plan.kept_in);
     plan.rows = false;

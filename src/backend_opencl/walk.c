@@ -158,10 +158,7 @@ static bool index_grouped(const atto__layout *layout)
 /* Where vectors cannot be used, dropout still gains from taking the four elements of a counter. */
 static atto__form choose_form(const atto__elementwise *call)
 {
-    const int32_t vector = atto__vector_elements(call->tensors[0]->dtype);
-    const atto__form form = form_with_splats(call, vector);
-    if (call->wide_out && form == ATTO_FORM_DENSE)
-        return call->layout->numel % vector ? ATTO_FORM_ELEMENTS : ATTO_FORM_VECTORS;
+    const atto__form form = form_with_splats(call, atto__vector_elements(call->tensors[0]->dtype));
     const bool runs = form == ATTO_FORM_ELEMENTS && dropout_knob(call) == ATTO_DROPOUT_PHILOX &&
                       index_grouped(call->layout);
     return runs ? ATTO_FORM_RUNS : form;
@@ -188,7 +185,6 @@ atto_status atto__elementwise_launch(atto_device *dev, const atto__elementwise *
         .act = call->act,
         .formula = call->formula,
         .scalar = call->scalar,
-        .wide_out = call->wide_out,
         .dtype = dtype,
         .dropout = dropout_knob(call),
         .form = form,

@@ -45,7 +45,7 @@ typedef struct atto__elementwise {
     const char *act;     /* activation name, or NULL */
     const char *formula; /* "binary_mul", or NULL */
     int32_t scalar;      /* binary: bit 0: a is a number, bit 1: b is */
-    bool wide_out;       /* the output is f32 whatever the inputs are */
+    bool wide_out;       /* where: the output is f32 whatever the inputs are */
     const atto_tensor *tensors[ATTO_ELEMENTWISE_TENSORS];
     int32_t count;
     const atto__layout *layout;

@@ -320,26 +320,4 @@ ATTO_UNROLLED void atto_store_run(__global ATTO_T *p, atto_index at, atto_index 
 #endif
 }
 
-/* The same for tensors of f32 beside others of 16 bits: a run's 8 elements are 32 bytes. */
-ATTO_UNROLLED void atto_load_wide(__global const float *p, atto_index at, atto_index step,
-                                  atto_index count, float *v)
-{
-#pragma unroll
-    for (uint k = 0; k < ATTO_RUN; k++) v[k] = ATTO_IN_RUN(k, count) ? p[at + k * step] : 0.0f;
-}
-
-ATTO_UNROLLED void atto_store_wide(__global float *p, atto_index at, atto_index step,
-                                   atto_index count, const float *v)
-{
-#if ATTO_VECTORS
-    __global float4 *to = (__global float4 *)(p + at);
-#pragma unroll
-    for (uint k = 0; k < ATTO_RUN; k += 4) to[k / 4] = (float4)(ATTO_JOIN_4(v + k));
-#else
-#pragma unroll
-    for (uint k = 0; k < ATTO_RUN; k++)
-        if (ATTO_IN_RUN(k, count)) p[at + k * step] = v[k];
-#endif
-}
-
 #endif

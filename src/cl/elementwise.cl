@@ -14,6 +14,7 @@
  *   ATTO_SCALAR    0                   bit 0: the number value stands for a; bit 1: for b
  *   ATTO_FROM      f32                 compare: storage of a and b: f32 f16 bf16 i32 i64
  *   ATTO_COMPARE   eq                  compare: eq ne lt le gt ge
+ *   ATTO_WIDE_OUT  0                   where, backward: 1: the gradient is f32, to be summed
  *   and those of atto_kernel.h and atto_elementwise.inc
  */
 #include "atto_kernel.h"
@@ -21,6 +22,9 @@
 
 #ifndef ATTO_SCALAR
 #define ATTO_SCALAR 0
+#endif
+#ifndef ATTO_WIDE_OUT
+#define ATTO_WIDE_OUT 0
 #endif
 #ifndef ATTO_FROM
 #define ATTO_FROM f32

@@ -23,6 +23,8 @@
  *   ATTO_ROWS      1         1: rows, 0: columns
  *   ATTO_OUT       f32       storage of out: f32 f16 bf16; for arg i32 i64
  *   ATTO_SHARE     0         1: out = share / sum (fold_sum, fold_ties)
+ *   ATTO_FORMULA   -         what is summed is this function of a, b and in: attom_binary_mul_db
+ *   ATTO_SCALAR    0         then: bit 0: the number value stands for a; bit 1: for b
  *   ATTO_SLABS     0         1, with fold_arg: values go to [slabs, outputs] as well
  *   and those of atto_kernel.h; ATTO_RUN is ATTO_VEC where ATTO_VECTORS, else 1
  */
@@ -40,6 +42,9 @@
 #endif
 #ifndef ATTO_SHARE
 #define ATTO_SHARE 0
+#endif
+#ifndef ATTO_SCALAR
+#define ATTO_SCALAR 0
 #endif
 #ifndef ATTO_SLABS
 #define ATTO_SLABS 0
@@ -129,6 +134,17 @@ static inline atto_index4 atto_unit(atto_index t, atto_index4 size, uint4 magic,
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_fold)
 ATTO_KERNEL void
 atto_fold(__global const ATTO_T *in, const ulong in_at, __global out_t *out, const ulong out_at,
+#ifdef ATTO_FORMULA
+#if !(ATTO_SCALAR & 1)
+          __global const ATTO_T *a, const ulong a_at, const atto_index4 kept_a,
+          const atto_index4 folded_a,
+#endif
+#if !(ATTO_SCALAR & 2)
+          __global const ATTO_T *b, const ulong b_at, const atto_index4 kept_b,
+          const atto_index4 folded_b,
+#endif
+          const float value,
+#endif
 #if ATTO_IS_TIES
           __global const ATTO_T *match, const ulong match_at, const atto_index4 kept_match,
 #endif
@@ -158,6 +174,12 @@ atto_fold(__global const ATTO_T *in, const ulong in_at, __global out_t *out, con
     atto_index4 kept = atto_unit(exists ? unit : 0, kept_size, kept_magic, kept_shift);
     if (!ATTO_ROWS) kept.w *= ATTO_RUN;
     in += in_at + atto_dot(kept, kept_in);
+#if defined(ATTO_FORMULA) && !(ATTO_SCALAR & 1)
+    a += a_at + atto_dot(kept, kept_a);
+#endif
+#if defined(ATTO_FORMULA) && !(ATTO_SCALAR & 2)
+    b += b_at + atto_dot(kept, kept_b);
+#endif
 
     float folded[ATTO_RUN], like[ATTO_RUN];
     atto_index position[ATTO_RUN];
@@ -191,6 +213,25 @@ atto_fold(__global const ATTO_T *in, const ulong in_at, __global out_t *out, con
             atto_unpack(atto_fetch(in, from / ATTO_VEC), x[j]);
 #else
             x[j][0] = atto_load(in, from);
+#endif
+#ifdef ATTO_FORMULA
+            float left[ATTO_RUN], right[ATTO_RUN];
+#if ATTO_SCALAR & 1
+#pragma unroll
+            for (uint k = 0; k < ATTO_RUN; k++) left[k] = value;
+#else
+            atto_load_run(a, atto_dot(at[j], folded_a), ATTO_ROWS ? folded_a.w : kept_a.w, ATTO_RUN,
+                          left);
+#endif
+#if ATTO_SCALAR & 2
+#pragma unroll
+            for (uint k = 0; k < ATTO_RUN; k++) right[k] = value;
+#else
+            atto_load_run(b, atto_dot(at[j], folded_b), ATTO_ROWS ? folded_b.w : kept_b.w, ATTO_RUN,
+                          right);
+#endif
+#pragma unroll
+            for (uint k = 0; k < ATTO_RUN; k++) x[j][k] = ATTO_FORMULA(left[k], right[k], x[j][k]);
 #endif
         }
 #pragma unroll
