@@ -23,10 +23,9 @@ static settings defaults(void)
         .data = MNIST_DATA_DIR,
         .train = { .epochs = 5,
                    .batch = 64,
-                   .lr = 1e-3,
-                   .weight_decay = 0.01,
+                   .lr = 0.05,
+                   .momentum = 0.9,
                    .dropout = 0.2,
-                   .hidden = 512,
                    .seed = 1 },
     };
 }
@@ -38,13 +37,19 @@ static int parse(settings *s, int argc, char **argv)
         OPTION_EPOCHS(&s->train.epochs),
         OPTION_BATCH(&s->train.batch, 60000),
         OPTION_LR(&s->train.lr),
+        { "constant-lr", 0, OPTION_FLAG, &s->train.constant_lr, 0, 0, NULL,
+          "keep the learning rate; else it falls to 0 along a cosine" },
+        { "momentum", 'm', OPTION_NUMBER, &s->train.momentum, 0, 0.999, "X",
+          "share of the last step in the next" },
+        { "dropout", 'o', OPTION_NUMBER, &s->train.dropout, 0, 1, "P",
+          "probability of dropping a hidden unit" },
         OPTION_RANDOM(&s->train.seed),
         OPTION_CSV(&s->csv),
         OPTION_PLOT(&s->plot),
         OPTION_DATA(&s->data),
     };
     const option_page page = { "mnist",
-                               "Trains a network of two layers to read handwritten digits and "
+                               "Trains a network of three layers to read handwritten digits and "
                                "tests it after each epoch.\n",
                                rows, (int)(sizeof rows / sizeof rows[0]) };
     return options_parse(&page, argc, argv);

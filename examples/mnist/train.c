@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The training: a network of three layers, plain stochastic gradient descent. */
+/* The training: a network of three layers, stochastic gradient descent with momentum. */
 #include "train.h"
 
 #include <math.h>
@@ -26,6 +26,7 @@ typedef struct trainer {
     float *images;   /* [batch, 784] */
     int32_t *labels; /* [batch] */
     float *logits;   /* [TEST_BATCH, 10] */
+    int64_t steps;   /* done so far */
 } trainer;
 
 /* ---- the network ---- */
@@ -49,6 +50,15 @@ static atto_status build_network(trainer *t)
 
 /* ---- training ---- */
 
+/* That of the options, or from there to 0 along a cosine over all steps. */
+static double learning_rate(trainer *t)
+{
+    const train_options *o = t->options;
+    const int64_t per_epoch = (t->data->train.count + o->batch - 1) / o->batch;
+    const int64_t step = t->steps++;
+    return o->constant_lr ? o->lr : atto_schedule_cosine(step, o->epochs * per_epoch, o->lr, 0.0);
+}
+
 /* Enqueues one step; nothing here waits for the device. */
 static atto_status step(trainer *t, int64_t first, int64_t *count)
 {
@@ -59,7 +69,7 @@ static atto_status step(trainer *t, int64_t first, int64_t *count)
     const atto_var loss = atto_cross_entropy(tape, atto_apply(tape, t->net, x), labels, NULL);
     atto_meter_add(t->meter, tape, loss);
     TRY_ATTO(atto_backward(tape, loss));
-    TRY_ATTO(atto_optimizer_step(t->sgd, (float)t->options->lr));
+    TRY_ATTO(atto_optimizer_step(t->sgd, learning_rate(t)));
     TRY_ATTO(atto_tape_end(tape));
     return ATTO_OK;
 }
@@ -166,7 +176,8 @@ static atto_status prepare(trainer *t)
 {
     TRY(make_room(t));
     TRY(build_network(t));
-    TRY_ATTO(atto_sgd_create(t->net, (float)t->options->lr, NULL, &t->sgd));
+    const atto_sgd_options sgd = { .momentum = t->options->momentum };
+    TRY_ATTO(atto_sgd_create(t->net, t->options->lr, &sgd, &t->sgd));
     TRY_ATTO(atto_tape_create(t->dev, &t->tape));
     TRY_ATTO(atto_meter_create(t->dev, &t->meter));
     atto_tape_seed(t->tape, t->options->seed, 0);

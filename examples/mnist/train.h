@@ -7,11 +7,10 @@
 
 typedef struct train_options {
     int64_t epochs, batch;
-    double lr;
-    double weight_decay;
-    double dropout; /* behind the hidden layer */
-    int64_t hidden; /* units of the hidden layer */
-    uint64_t seed;  /* of initial weights, order and dropout */
+    double lr, momentum;
+    bool constant_lr; /* else it falls to 0 along a cosine */
+    double dropout;   /* behind the hidden layers */
+    uint64_t seed;    /* of initial weights, order and dropout */
 } train_options;
 
 /* After a step. */

@@ -296,7 +296,7 @@ static void row_task(const fold_job *job, int64_t output, int64_t slab)
 {
     const atto__fold_plan *p = &job->p;
     const int64_t base = offset_of(output, p->kept_size, p->kept_in, 4);
-    float match = 0.0f, buffer[ATTO_BLOCK];
+    float match = 0.0f, buffer[1] = { 0.0f };
     state s;
     begin(job, &s, 1);
     if (job->r->match)
