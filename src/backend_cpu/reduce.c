@@ -387,7 +387,7 @@ static fold_job plan(const atto__reduction *r)
     job.row_chunks = ceil_div(p->size[3], ATTO_BLOCK);
     job.steps = p->rows ? p->length / p->size[3] * job.row_chunks : p->length;
     const int64_t tasks = p->rows ? p->outputs : column_block_count(&job);
-    const int64_t worth = p->length / tasks * (p->outputs > 0 ? p->outputs : 1) / SLAB_ELEMENTS;
+    const int64_t worth = r->layout->numel / tasks / SLAB_ELEMENTS;
     int64_t slabs = ceil_div(TASKS, tasks);
     if (slabs > worth) slabs = worth;
     if (slabs > job.steps) slabs = job.steps;
