@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* The gradient behind an activation and dropout, from what is stored:
  *
- *     dz = act'(z) * drop(dy)
+ *     dz = drop(act'(z) * dy)
+ *
+ * Dropout comes last: a dropped element is 0 also where dy or z is not finite.
  *
  *   -D        default         meaning
  *   ATTO_A    f32             storage of dy and z
@@ -44,11 +46,11 @@ typedef struct atto_prologue {
 ATTO_UNROLLED void atto_prologue_quad(const atto_prologue *p, atto_index row, atto_index column,
                                       float *v, const float *z)
 {
-#if ATTO_DROPOUT
-    atto_drop_quad(v, p->mask, (ulong)row * p->columns + column, p->columns % 4 == 0);
-#endif
 #if ATTO_READS_Z
     atto_act_grad_quad(v, z, p->a, p->b);
+#endif
+#if ATTO_DROPOUT
+    atto_drop_quad(v, p->mask, (ulong)row * p->columns + column, p->columns % 4 == 0);
 #endif
 }
 
@@ -56,11 +58,11 @@ ATTO_UNROLLED void atto_prologue_quad(const atto_prologue *p, atto_index row, at
 static inline float atto_prologue_one(const atto_prologue *p, atto_index row, atto_index column,
                                       float v, float z)
 {
-#if ATTO_DROPOUT
-    v = atto_drop(v, p->mask, (ulong)row * p->columns + column);
-#endif
 #if ATTO_READS_Z
     v = ATTO_ACT_GRAD(z, p->a, p->b) * v;
+#endif
+#if ATTO_DROPOUT
+    v = atto_drop(v, p->mask, (ulong)row * p->columns + column);
 #endif
     return v;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* linear.cl - what linear needs besides its products (gemm.cl).
  *
- *   atto_linear_dz    dz = act'(z) * drop(dy), stored as dense f32: for products so large that
+ *   atto_linear_dz    dz = drop(act'(z) * dy), stored as dense f32: for products so large that
  *                     computing dz once costs less than while loading each tile
  *   atto_linear_sums  column sums of dz over slices of rows, the first stage of db; dz is computed
  *                     while loading. One slice: the epilogue makes db of them; more: atto_gemm_finish
