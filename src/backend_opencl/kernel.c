@@ -248,5 +248,5 @@ atto_status atto__opencl_kernel_launch(atto_device *dev, void *kernel, int64_t n
     for (int32_t i = 0; i < count; i++) bind_one(&bound, &args[i]);
     atto__arg_ulong(&bound, (uint64_t)n);
     const int64_t groups = atto__group_count(n, (int64_t)k->group_size);
-    return atto__enqueue(dev, k->built, &bound, groups, k->group_size);
+    return atto__enqueue(dev, k->built->handle, &bound, groups, k->group_size);
 }

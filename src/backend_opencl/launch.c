@@ -4,24 +4,18 @@
 
 #include <assert.h>
 #include <inttypes.h>
-#include <string.h>
-
-#include "alloc.h"
 
 static atto__arg *next_arg(atto__args *args, size_t bytes)
 {
     assert(args->count < ATTO_MAX_ARGS);
     atto__arg *arg = &args->list[args->count++];
     arg->bytes = bytes;
-    arg->is_memory = false;
     return arg;
 }
 
 void atto__arg_memory(atto__args *args, void *memory)
 {
-    atto__arg *arg = next_arg(args, sizeof(cl_mem));
-    arg->is_memory = true;
-    arg->value.memory = memory;
+    next_arg(args, sizeof(cl_mem))->value.memory = memory;
 }
 
 void atto__arg_tensor(atto__args *args, const atto_tensor *t)
@@ -90,7 +84,6 @@ void atto__args_append(atto__args *args, const atto__args *tail)
 {
     for (cl_uint i = 0; i < tail->count; i++) {
         atto__arg *arg = next_arg(args, tail->list[i].bytes);
-        arg->is_memory = tail->list[i].is_memory;
         arg->value = tail->list[i].value;
     }
 }
@@ -101,44 +94,21 @@ int64_t atto__group_count(int64_t items, int64_t per_group)
     return groups > 0 ? groups : 1;
 }
 
-/* Whether the kernel has that number from its last launch. A memory object is bound each time: another
- * one may have got the same handle since. */
-static bool is_bound(const atto__kernel *kernel, cl_uint i, const atto__arg *arg)
-{
-    const atto__args *bound = kernel->bound;
-    return bound && i < bound->count && !arg->is_memory && bound->list[i].bytes == arg->bytes &&
-           memcmp(&bound->list[i].value, &arg->value, arg->bytes) == 0;
-}
-
-/* Drivers take 50 to 100 ns for each argument, and products have more than thirty. */
-static atto_status bind(atto_device *dev, atto__kernel *kernel, const atto__args *args)
-{
-    for (cl_uint i = 0; i < args->count; i++) {
-        const atto__arg *arg = &args->list[i];
-        if (is_bound(kernel, i, arg)) continue;
-        const cl_int code = atto__cl.SetKernelArg(kernel->handle, i, arg->bytes, &arg->value);
-        if (code != CL_SUCCESS) {
-            if (kernel->bound) kernel->bound->count = 0;
-            return atto__fail_in(atto__cl_fail(dev, "clSetKernelArg", code),
-                                 "parameter %d: ", (int)i);
-        }
-    }
-    if (!kernel->bound) kernel->bound = atto__alloc(sizeof *kernel->bound);
-    if (!kernel->bound) return ATTO_OK; /* then all are bound next time */
-    memcpy(kernel->bound->list, args->list, args->count * sizeof *args->list);
-    kernel->bound->count = args->count;
-    return ATTO_OK;
-}
-
-atto_status atto__enqueue(atto_device *dev, atto__kernel *kernel, const atto__args *args,
+atto_status atto__enqueue(atto_device *dev, cl_kernel kernel, const atto__args *args,
                           int64_t groups, size_t group_size)
 {
+    for (cl_uint i = 0; i < args->count; i++) {
+        const cl_int code =
+            atto__cl.SetKernelArg(kernel, i, args->list[i].bytes, &args->list[i].value);
+        if (code != CL_SUCCESS)
+            return atto__fail_in(atto__cl_fail(dev, "clSetKernelArg", code),
+                                 "parameter %d: ", (int)i);
+    }
     ATTO_REQUIRE((uint64_t)groups <= SIZE_MAX / group_size, ATTO_E_ARGUMENT,
                  "%" PRId64 " work-groups are too many", groups);
-    ATTO_TRY(bind(dev, kernel, args));
     const size_t global = (size_t)groups * group_size;
-    ATTO_CL_TRY(dev, EnqueueNDRangeKernel, atto__opencl_of(dev)->queue, kernel->handle, 1, NULL,
-                &global, &group_size, 0, NULL, NULL);
+    ATTO_CL_TRY(dev, EnqueueNDRangeKernel, atto__opencl_of(dev)->queue, kernel, 1, NULL, &global,
+                &group_size, 0, NULL, NULL);
     dev->stats.launches++;
     return ATTO_OK;
 }
@@ -146,7 +116,7 @@ atto_status atto__enqueue(atto_device *dev, atto__kernel *kernel, const atto__ar
 atto_status atto__launch_sized(atto_device *dev, const atto__variant *variant,
                                const atto__args *args, int64_t groups, int32_t group_size)
 {
-    atto__kernel *kernel;
+    cl_kernel kernel;
     ATTO_TRY(atto__program_kernel(dev, variant->file, variant->kernel, variant->options, &kernel));
     const atto_status status = atto__enqueue(dev, kernel, args, groups, (size_t)group_size);
     return status == ATTO_OK ? ATTO_OK : atto__fail_in(status, "%s: ", variant->kernel);
@@ -161,6 +131,6 @@ atto_status atto__launch(atto_device *dev, const atto__variant *variant, const a
 
 atto_status atto__prepare(atto_device *dev, const atto__variant *variant)
 {
-    atto__kernel *kernel;
+    cl_kernel kernel;
     return atto__program_kernel(dev, variant->file, variant->kernel, variant->options, &kernel);
 }

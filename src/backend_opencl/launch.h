@@ -10,7 +10,6 @@
 /* One kernel argument, made by the functions below so that its size is that of its type. */
 typedef struct atto__arg {
     size_t bytes;
-    bool is_memory;
     union {
         cl_mem memory;
         cl_uint u32;
@@ -55,7 +54,7 @@ void atto__args_append(atto__args *args, const atto__args *tail);
 int64_t atto__group_count(int64_t items, int64_t per_group);
 
 /* Binds the arguments and enqueues the kernel in one dimension. */
-atto_status atto__enqueue(atto_device *dev, atto__kernel *kernel, const atto__args *args,
+atto_status atto__enqueue(atto_device *dev, cl_kernel kernel, const atto__args *args,
                           int64_t groups, size_t group_size);
 
 /* Builds the variant if it is new, and enqueues it in one dimension, groups work-groups of ATTO_WG

@@ -53,7 +53,6 @@ void atto__program_destroy(atto__kernel *k)
     if (!k) return;
     if (k->handle) atto__cl.ReleaseKernel(k->handle);
     if (k->program) atto__cl.ReleaseProgram(k->program);
-    atto__free(k->bound);
     atto__free(k->key);
     atto__free(k->message);
     atto__free(k);
@@ -286,13 +285,13 @@ static atto_status add(atto_device *dev, uint64_t hash, const char *file, const 
 }
 
 atto_status atto__program_kernel(atto_device *dev, const char *file, const char *kernel,
-                                 const char *options, atto__kernel **out)
+                                 const char *options, cl_kernel *out)
 {
     const uint64_t hash = hash_text(hash_text(0, kernel), options);
     atto__kernel *k = find(dev, hash, file, kernel, options);
     if (k && k->status != ATTO_OK)
         return atto__fail(k->status, "%s", k->message ? k->message : "a kernel cannot be built");
     if (!k) ATTO_TRY(add(dev, hash, file, kernel, options, &k));
-    *out = k;
+    *out = k->handle;
     return ATTO_OK;
 }

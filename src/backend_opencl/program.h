@@ -12,9 +12,8 @@ typedef struct atto__kernel {
     uint64_t hash;             /* of kernel and options */
     cl_program program;
     cl_kernel handle;
-    struct atto__args *bound; /* arguments that handle has; see launch.c */
-    atto_status status;       /* ATTO_E_BUILD: tried, and it cannot be built */
-    char *message;            /* then: why */
+    atto_status status; /* ATTO_E_BUILD: tried, and it cannot be built */
+    char *message;      /* then: why */
 } atto__kernel;
 
 #define ATTO_PROGRAM_BUCKETS 256
@@ -27,7 +26,7 @@ typedef struct atto__programs {
 /* The kernel of that file with those options (see variants.h). Arguments are set per launch. A
  * build that failed is not tried again: the message, which holds the whole log, is repeated. */
 atto_status atto__program_kernel(atto_device *dev, const char *file, const char *kernel,
-                                 const char *options, atto__kernel **out);
+                                 const char *options, cl_kernel *out);
 
 /* A kernel outside the table, built from text, which goes by the name file in messages; use_cache
  * where the text and options say all that the compiler reads. */
