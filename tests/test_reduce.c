@@ -374,6 +374,31 @@ static void reduce_at_nan_infinity_and_ties(void **state)
         }
 }
 
+/* Ties and NaN from one position on: whoever folds what comes later must not win. Whole vectors, a
+ * tail, and several slabs. */
+static void reduce_finds_the_first_of_many(void **state)
+{
+    (void)state;
+    const int64_t sizes[] = { 4096, 5003, 300000 };
+    for (int i = 0; i < COUNT_OF(sizes); i++)
+        for (int nan = 0; nan < 2; nan++) {
+            double *x = test_doubles(sizes[i]), got;
+            test_tensor tx, ty;
+            test_tensor_make(&tx, test_dev, ATTO_F32, atto_shape1(sizes[i]), LAYOUT_DENSE);
+            test_tensor_make(&ty, test_dev, ATTO_I32, atto_shape0(), LAYOUT_DENSE);
+            for (int64_t k = 37; k < sizes[i]; k++) x[k] = nan ? NAN : 2.0;
+            test_tensor_put(&tx, x);
+            const struct atto_reduce_args a = { .x = &tx.view,
+                                                .y = &ty.view,
+                                                .kind = ATTO_REDUCE_ARGMAX };
+            MUST(atto_reduce_forward(test_dev, &a));
+            test_tensor_get(&ty, &got);
+            assert_int_equal((int)got, 37);
+            test_tensor_drop(&tx), test_tensor_drop(&ty);
+            free(x);
+        }
+}
+
 /* Of no elements a sum is 0 and a mean NaN; others do not exist. */
 static void reduce_of_no_elements(void **state)
 {
@@ -500,6 +525,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(reduce_takes_every_dtype),
     cmocka_unit_test(reduce_sums_f16_in_f32),
     cmocka_unit_test(reduce_at_nan_infinity_and_ties),
+    cmocka_unit_test(reduce_finds_the_first_of_many),
     cmocka_unit_test(reduce_of_no_elements),
     cmocka_unit_test(reduce_refuses_illegal_arguments),
     cmocka_unit_test(reduce_repeats_bit_for_bit),
