@@ -17,3 +17,4 @@ expect(1 "^mnist: ATTO_E_IO: /nowhere: no train-images" ${MNIST} --data /nowhere
 expect(1 "^mnist: ATTO_E_DEVICE: .*no such thing" ${MNIST} --device "no such thing")
 expect(1 "mnist: ATTO_E_IO: /nowhere/x.csv: cannot be written"
   ${MNIST} --device cpu --csv /nowhere/x.csv)
+expect(0 "epoch 1/1  loss 0\\.[0-9]+  test loss 0\\.[0-9]+  test accuracy 9[0-9]\\." ${MNIST} --device cpu --epochs 1)

@@ -14,11 +14,11 @@ source "$(dirname "$0")/../../scripts/common.sh"
 here=$root/tests/install
 work="$root/build/install test"
 
-# program_of PAGE: its first C block that has a main.
+# program_of PAGE N: its N-th C block that has a main.
 program_of()
 {
-    awk '/^```c$/ { inside = 1; text = ""; next }
-         /^```/ && inside { inside = 0; if (text ~ /int main/) { printf "%s", text; exit } }
+    awk -v n="$2" '/^```c$/ { inside = 1; text = ""; next }
+         /^```/ && inside { inside = 0; if (text ~ /int main/ && --n == 0) { printf "%s", text; exit } }
          inside { text = text $0 "\n" }' "$root/$1"
 }
 
@@ -46,7 +46,7 @@ use_cmake()
     for program in c11 cxx11 cxx20; do
         "$work/$kind cmake/$program" cpu
     done
-    for program in readme_c11 readme_cxx11 readme_cxx20; do
+    for program in readme_c11 readme_cxx11 readme_cxx20 readme_ops_c11; do
         "$work/$kind cmake/$program"
     done
     for device in cpu opencl; do
@@ -155,9 +155,10 @@ inspect_instructions()
 }
 
 mkdir -p "$work"
-program_of README.md > "$work/readme.c"
-program_of docs/custom-kernels.md > "$work/custom_kernel.c"
-for program in readme custom_kernel; do
+program_of README.md 1 > "$work/readme.c"
+program_of README.md 2 > "$work/readme_ops.c"
+program_of docs/custom-kernels.md 1 > "$work/custom_kernel.c"
+for program in readme readme_ops custom_kernel; do
     [ -s "$work/$program.c" ] || die "a page has no C program with a main"
 done
 for kind in shared static; do
