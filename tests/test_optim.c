@@ -352,6 +352,42 @@ static void optim_scale_grows_but_stays_finite(void **state)
 }
 
 /* With both, a bad step neither clips nor moves anything. */
+static atto_status read_weight(void *data, const char *key, atto_param *p)
+{
+    return strcmp(key, "weight") == 0 ? atto_param_read(p, data) : ATTO_OK;
+}
+
+/* A power of two scales without rounding: the same values as without it, bit for bit. */
+static void optim_scales_a_loss_on_the_tape(void **state)
+{
+    (void)state;
+    const float x[6] = { 1.0f, -2.0f, 3.0f, 0.5f, 0.25f, -1.0f };
+    const int32_t labels[] = { 1, 0 };
+    float w[2][6];
+    for (int scales = 0; scales < 2; scales++) {
+        atto_module *layer;
+        atto_optimizer *opt;
+        atto_tape *tape;
+        atto_tensor scale;
+        atto_seed(test_dev, 1);
+        MUST(atto_linear_create(test_dev, 3, 2, NULL, &layer));
+        MUST(atto_sgd_create(layer, 0.5, NULL, &opt));
+        if (scales) MUST(atto_optimizer_scale_loss(opt, NULL));
+        MUST(atto_optimizer_loss_scale(opt, &scale));
+        MUST(atto_tape_create(test_dev, &tape));
+        const atto_var logits =
+            atto_apply(tape, layer, atto_input(tape, ATTO_F32, atto_shape2(2, 3), x));
+        const atto_var target = atto_input(tape, ATTO_I32, atto_shape1(2), labels);
+        MUST(atto_backward_from(tape, atto_cross_entropy(tape, logits, target, NULL), &scale));
+        MUST(atto_optimizer_step(opt, 0.5));
+        MUST(atto_module_params(layer, read_weight, w[scales]));
+        atto_tape_free(tape);
+        atto_optimizer_free(opt);
+        atto_module_free(layer);
+    }
+    assert_memory_equal(w[0], w[1], sizeof w[0]);
+}
+
 static void optim_clips_what_is_unscaled(void **state)
 {
     (void)state;
@@ -459,6 +495,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(optim_scales_the_loss_as_pytorch),
     cmocka_unit_test(optim_scaled_gradients_do_not_underflow),
     cmocka_unit_test(optim_scale_grows_but_stays_finite),
+    cmocka_unit_test(optim_scales_a_loss_on_the_tape),
     cmocka_unit_test(optim_clips_what_is_unscaled),
     cmocka_unit_test(optim_of_many_tensors_costs_few_launches),
     cmocka_unit_test(optim_is_the_same_bits_each_time),

@@ -355,6 +355,90 @@ static void optim_survives_every_failing_allocation(void **state)
     assert_int_equal(host.held, 0);
 }
 
+/* One training step of a small network; gradients are left. */
+static atto_status train_once(atto_tape *tape, atto_module *net, const float *x)
+{
+    const int32_t labels[] = { 1, 0 };
+    const atto_var logits = atto_apply(tape, net, atto_input(tape, ATTO_F32, atto_shape2(2, 3), x));
+    const atto_var target = atto_input(tape, ATTO_I32, atto_shape1(2), labels);
+    const atto_status status = atto_backward(tape, atto_cross_entropy(tape, logits, target, NULL));
+    const atto_status ended = atto_tape_end(tape);
+    return status != ATTO_OK ? status : ended;
+}
+
+typedef struct gradients {
+    float of[16];
+    int64_t count;
+} gradients;
+
+static atto_status collect_grad(void *data, const char *key, atto_param *p)
+{
+    (void)key;
+    gradients *g = data;
+    atto_tensor grad;
+    MUST(atto_param_grad(p, &grad));
+    MUST(atto_tensor_read(&grad, &g->of[g->count]));
+    g->count += atto_tensor_numel(&grad);
+    return ATTO_OK;
+}
+
+static atto_status forget_grad(void *data, const char *key, atto_param *p)
+{
+    (void)data;
+    (void)key;
+    atto_param_zero_grad(p);
+    return ATTO_OK;
+}
+
+/* Whichever allocation of a step fails, the step says so, leaves no gradient that was not written,
+ * and the next try gives what an undisturbed one does. */
+static void optim_retries_a_step_after_any_failing_allocation(void **state)
+{
+    (void)state;
+    const atto_allocator allocator = { failing_allocate, failing_release, &host };
+    const float x[6] = { 1.0f, -2.0f, 3.0f, 0.5f, 0.25f, -1.0f };
+    gradients want = { 0 };
+    host = (failing){ 0, 0, 0 };
+    MUST(atto_set_allocator(&allocator));
+    int refused = 0;
+    for (long n = 0;; n++) {
+        atto_device *dev;
+        atto_module *net, *layer;
+        atto_tape *tape;
+        MUST(atto_device_open(test_device_name(), NULL, &dev));
+        atto_seed(dev, 1);
+        MUST(atto_sequential_create(dev, &net));
+        for (int i = 0; i < 2; i++) {
+            MUST(atto_linear_create(dev, i ? 2 : 3, 2, NULL, &layer));
+            MUST(atto_sequential_add(net, layer));
+            atto_module_free(layer);
+        }
+        MUST(atto_tape_create(dev, &tape));
+        host.taken = 0;
+        host.fail_at = n;
+        const atto_status status = train_once(tape, net, x);
+        const bool reached = host.taken >= n;
+        host.fail_at = 0;
+        assert_true(status == ATTO_OK || (n > 0 && status == ATTO_E_MEMORY));
+        if (status != ATTO_OK) {
+            refused++;
+            MUST(atto_module_params(net, forget_grad, NULL));
+            MUST(train_once(tape, net, x));
+        }
+        gradients got = { 0 };
+        MUST(atto_module_params(net, collect_grad, &got));
+        if (n == 0) want = got;
+        assert_int_equal(got.count, 6 + 2 + 4 + 2);
+        assert_memory_equal(got.of, want.of, sizeof got.of);
+        atto_tape_free(tape);
+        atto_module_free(net);
+        atto_device_close(dev);
+        if (!reached) break;
+    }
+    assert_int_equal(host.held, 0);
+    assert_true(refused > 10);
+}
+
 /* The device has room for the values, but not for gradients and states. */
 static void optim_survives_a_full_device(void **state)
 {
@@ -613,6 +697,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(optim_any_order_of_destruction),
     cmocka_unit_test_setup_teardown(optim_survives_every_failing_allocation, close_test_device,
                                     reopen_test_device),
+    cmocka_unit_test_setup_teardown(optim_retries_a_step_after_any_failing_allocation,
+                                    close_test_device, reopen_test_device),
     cmocka_unit_test(optim_survives_a_full_device),
     cmocka_unit_test(optim_step_counts_versions),
     cmocka_unit_test(optim_takes_gradients_of_ones_own),

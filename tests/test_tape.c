@@ -331,7 +331,45 @@ static void tape_keeps_what_it_is_asked_to(void **state)
     expect_same(got, want, ROWS * IN);
     EXPECT_FAIL(atto_keep(tape, atto_borrow(tape, &kept, false), &borrowed), ATTO_E_ARGUMENT,
                 "borrowed");
+    MUST(atto_tape_end(tape));
+    atto_param *w = param(1, atto_shape2(1, IN));
+    EXPECT_FAIL(atto_keep(tape, atto_use(tape, w), &borrowed), ATTO_E_ARGUMENT, "a parameter");
+    atto_param_free(w);
     atto_tensor_free(&kept);
+}
+
+/* The module owns the weights that backward reads; it goes first. */
+static void tape_holds_what_it_borrowed(void **state)
+{
+    (void)state;
+    const float logits[] = { 0.0f, 0.0f }, weight[] = { 3.0f, 1.0f };
+    const int32_t label = 0;
+    atto_tensor x, grad;
+    atto_module *loss;
+    float got[2];
+    MUST(atto_tensor_alloc(test_dev, ATTO_F32, atto_shape2(1, 2), &x));
+    MUST(atto_tensor_write(&x, logits));
+    MUST(atto_cross_entropy_loss_create(test_dev,
+                                        &(atto_cross_entropy_loss_options){
+                                            .weight = weight,
+                                            .classes = 2,
+                                            .reduction = ATTO_REDUCTION_SUM,
+                                        },
+                                        &loss));
+    const atto_var v = atto_borrow(tape, &x, true);
+    const atto_var e =
+        atto_apply2(tape, loss, v, atto_input(tape, ATTO_I32, atto_shape1(1), &label));
+    atto_module_free(loss);
+    atto_tensor_free(&x);
+    atto_tensor other; /* takes freed memory, if there is any of that size */
+    MUST(atto_tensor_alloc(test_dev, ATTO_F32, atto_shape1(2), &other));
+    MUST(atto_tensor_fill(&other, 100.0));
+    MUST(atto_backward(tape, e));
+    MUST(atto_var_grad(tape, v, &grad));
+    read_floats(&grad, got);
+    assert_true(got[0] == -1.5f && got[1] == 1.5f);
+    MUST(atto_tape_end(tape));
+    atto_tensor_free(&other);
 }
 
 /* ---- errors that stick ---- */
@@ -409,6 +447,55 @@ static void tape_wants_a_scalar_loss(void **state)
                 "the gradient is f32 [3], expected f32 [5,3]");
     atto_tensor_free(&wrong);
     atto_param_free(w);
+}
+
+static void tape_borrows_sound_tensors_only(void **state)
+{
+    (void)state;
+    atto_tensor t;
+    MUST(atto_tensor_alloc(test_dev, ATTO_F32, atto_shape1(1), &t));
+    atto_tensor deep = t;
+    deep.rank = ATTO_MAX_RANK + 1;
+    atto_reduce(tape, ATTO_REDUCE_SUM, atto_borrow(tape, &deep, true), NULL);
+    EXPECT_FAIL(atto_tape_end(tape), ATTO_E_SHAPE, "borrow: t|rank");
+    atto_tensor far_away = t;
+    far_away.offset = 1;
+    atto_borrow(tape, &far_away, false);
+    assert_true(atto_tape_end(tape) != ATTO_OK);
+    atto_tensor_free(&t);
+    MUST(atto_tensor_alloc(test_dev, ATTO_I32, atto_shape1(1), &t));
+    atto_borrow(tape, &t, false);
+    MUST(atto_tape_end(tape));
+    atto_borrow(tape, &t, true);
+    EXPECT_FAIL(atto_tape_end(tape), ATTO_E_DTYPE, "borrow: t is i32");
+    atto_device *other;
+    atto_tensor foreign;
+    MUST(atto_device_open("cpu", NULL, &other));
+    MUST(atto_tensor_alloc(other, ATTO_F32, atto_shape1(1), &foreign));
+    atto_borrow(tape, &foreign, false);
+    EXPECT_FAIL(atto_tape_end(tape), ATTO_E_DEVICE, "borrow: t belongs to another device");
+    atto_tensor_free(&foreign);
+    atto_device_close(other);
+    atto_tensor_free(&t);
+}
+
+static void tape_scopes_keep_values_of_this_step_only(void **state)
+{
+    (void)state;
+    const atto_var old = input(4, ROWS, IN); /* slot 0 */
+    MUST(atto_tape_end(tape));
+    atto_tensor t;
+    atto_scope_begin(tape);
+    const atto_var x = input(4, ROWS, IN); /* slot 0 as well */
+    atto_scope_end(tape, &old, 1);
+    EXPECT_FAIL(atto_var_tensor(tape, x, &t), ATTO_E_STATE, "dead");
+    EXPECT_FAIL(atto_tape_end(tape), ATTO_E_STATE, "dead");
+    atto_scope_begin(tape);
+    atto_scope_end(tape, NULL, 1);
+    EXPECT_FAIL(atto_tape_end(tape), ATTO_E_NULL, "scope_end: keep");
+    atto_scope_begin(tape);
+    atto_scope_end(tape, &x, -1);
+    EXPECT_FAIL(atto_tape_end(tape), ATTO_E_ARGUMENT, "scope_end: -1 values");
 }
 
 static void tape_refuses_null(void **state)
@@ -508,6 +595,80 @@ static void tape_runs_ops_of_users(void **state)
     atto_record(tape, NULL, NULL, 0, NULL, 0, &x);
     EXPECT_FAIL(atto_tape_end(tape), ATTO_E_NULL, "record: cls is NULL");
     assert_null(x.buffer);
+}
+
+/* Asks where its gradients go, and fails: nothing was written there. */
+static atto_status failing_backward(atto_tape *t, atto_node *node)
+{
+    const atto_tensor *dx;
+    bool add;
+    for (int32_t i = 0; i < 3; i++) {
+        const atto_status status = atto_node_input_grad(t, node, i, &dx, &add);
+        if (status != ATTO_OK) return status;
+    }
+    return atto_tensor_fill(NULL, 0.0);
+}
+
+static void tape_forgets_gradients_that_were_not_written(void **state)
+{
+    (void)state;
+    static const atto_op_class fails = { "fails", failing_backward };
+    atto_param *before = param(1, atto_shape1(1)), *fresh = param(2, atto_shape1(1));
+    atto_tensor x, y, grad;
+    MUST(atto_tensor_alloc(test_dev, ATTO_F32, atto_shape1(1), &x));
+    MUST(atto_tensor_alloc(test_dev, ATTO_F32, atto_shape1(1), &y));
+    MUST(atto_backward(tape, atto_use(tape, before)));
+    const atto_var inputs[] = { atto_use(tape, before), atto_use(tape, fresh),
+                                atto_borrow(tape, &x, true) };
+    const atto_var e = atto_record(tape, &fails, NULL, 0, inputs, 3, &y);
+    EXPECT_FAIL(atto_backward(tape, e), ATTO_E_NULL, "tensor_fill");
+    EXPECT_FAIL(atto_tape_end(tape), ATTO_E_NULL, "tensor_fill");
+    EXPECT_FAIL(atto_param_grad(fresh, &grad), ATTO_E_STATE, "param_grad");
+    float got;
+    read_grad(before, &got);
+    assert_true(got == 1.0f);
+    MUST(atto_backward(tape, atto_use(tape, fresh))); /* and overwrites what is there */
+    read_grad(fresh, &got);
+    assert_true(got == 1.0f);
+    MUST(atto_tape_end(tape));
+    atto_tensor_free(&x);
+    atto_param_free(before);
+    atto_param_free(fresh);
+}
+
+typedef struct meddling {
+    int what; /* not allowed: 0 makes a value, 1 records an op, 2 runs backward, 3 ends the step */
+    atto_var v;
+} meddling;
+
+static atto_status meddling_backward(atto_tape *t, atto_node *node)
+{
+    const meddling *m = atto_node_args(t, node);
+    const float number = 1.0f;
+    if (m->what == 0) atto_input(t, ATTO_F32, atto_shape0(), &number);
+    if (m->what == 1) atto_act(t, m->v, atto_relu(), NULL);
+    if (m->what == 2) return atto_backward(t, m->v);
+    if (m->what == 3) return atto_tape_end(t);
+    return ATTO_OK; /* the tape has seen it */
+}
+
+static void tape_records_nothing_while_it_runs_backwards(void **state)
+{
+    (void)state;
+    static const atto_op_class meddles = { "meddles", meddling_backward };
+    atto_param *w = param(1, atto_shape1(1));
+    for (int what = 0; what < 4; what++) {
+        atto_tensor y;
+        MUST(atto_tensor_alloc(test_dev, ATTO_F32, atto_shape1(1), &y));
+        const meddling m = { what, atto_use(tape, w) };
+        const atto_var e = atto_record(tape, &meddles, &m, sizeof m, &m.v, 1, &y);
+        const char *words = what < 2 ? "records" : "called by a backward function";
+        EXPECT_FAIL(atto_backward(tape, e), ATTO_E_STATE, words);
+        EXPECT_FAIL(atto_tape_end(tape), ATTO_E_STATE, words);
+    }
+    MUST(atto_backward(tape, atto_use(tape, w)));
+    MUST(atto_tape_end(tape));
+    atto_param_free(w);
 }
 
 /* ---- meters ---- */
@@ -668,14 +829,19 @@ static const struct CMUnitTest tests[] = {
     ON_A_TAPE(tape_frees_saved_values_in_backward),
     ON_A_TAPE(tape_records_nothing_when_told),
     ON_A_TAPE(tape_keeps_what_it_is_asked_to),
+    ON_A_TAPE(tape_holds_what_it_borrowed),
     ON_A_TAPE(tape_keeps_its_first_error),
     ON_A_TAPE(tape_refuses_stale_values),
     ON_A_TAPE(tape_refuses_to_run_backwards_twice),
     ON_A_TAPE(tape_notices_parameters_that_changed),
     ON_A_TAPE(tape_wants_a_scalar_loss),
+    ON_A_TAPE(tape_borrows_sound_tensors_only),
+    ON_A_TAPE(tape_scopes_keep_values_of_this_step_only),
     ON_A_TAPE(tape_refuses_null),
     ON_A_TAPE(tape_reshapes_without_and_with_a_copy),
     ON_A_TAPE(tape_runs_ops_of_users),
+    ON_A_TAPE(tape_forgets_gradients_that_were_not_written),
+    ON_A_TAPE(tape_records_nothing_while_it_runs_backwards),
     ON_A_TAPE(meter_gives_means),
     ON_A_TAPE(modules_name_their_parameters_as_pytorch_does),
     ON_A_TAPE(modules_start_as_pytorchs_do),

@@ -65,6 +65,13 @@ static void step(school *s, float *loss)
     MUST(atto_tape_end(s->tape));
 }
 
+/* Sanitizers hold freed memory back, so that it is seen when it is used again. */
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+#define FREED_MEMORY_STAYS 1
+#else
+#define FREED_MEMORY_STAYS 0
+#endif
+
 /* Resident bytes of this process; 0 where the system does not say. */
 static int64_t resident_bytes(void)
 {
@@ -98,7 +105,11 @@ static void training_of_20000_steps_keeps_its_memory(void **state)
     MUST(atto_device_stats_get(test_dev, &after));
     assert_int_equal(after.bytes_reserved, before.bytes_reserved);
     assert_int_equal(after.allocations, before.allocations);
-    assert_true(resident_bytes() - resident < (1 << 20));
+    if (FREED_MEMORY_STAYS) {
+        print_message("resident memory not checked: a sanitizer holds back what was freed\n");
+    } else {
+        assert_true(resident_bytes() - resident < (1 << 20));
+    }
     close_school(&s);
 }
 

@@ -135,10 +135,12 @@ ATTO_API void atto_optimizer_free(atto_optimizer *opt);
 /**
  * One step with that learning rate, from the gradients since the last one. Parameters without one
  * are left alone, and their step does not count. Uses the gradients up: the next backward
- * overwrites. Enqueued, never waits.
+ * overwrites. Enqueued, never waits, unless a kernel cannot be built and the CPU stands in.
  *
  * Returns  ATTO_E_NULL; ATTO_E_ARGUMENT (lr < 0, NaN, infinite); ATTO_E_STATE (memory is mapped);
- *          ATTO_E_BUILD (a kernel, where the device's options forbid the CPU)
+ *          ATTO_E_BUILD (a kernel, where the device's options forbid the CPU); ATTO_E_MEMORY,
+ *          ATTO_E_BACKEND, ATTO_E_LOST (a launch: the gradients are used up if part of the step
+ *          has been made, else as before)
  */
 ATTO_API atto_status atto_optimizer_step(atto_optimizer *opt, double lr);
 
@@ -165,8 +167,8 @@ ATTO_API atto_status atto_optimizer_set_momentum(atto_optimizer *opt, double mom
  */
 ATTO_API atto_status atto_optimizer_clip_norm(atto_optimizer *opt, double max_norm);
 
-/** The last step's norm, before clipping and without the loss scale: one f32 on the device. ATTO_E_STATE
- * unless steps measure it. */
+/** The last step's norm, before clipping and without the loss scale: one f32 of rank 0 on the device.
+ * ATTO_E_STATE unless steps measure it. */
 ATTO_API atto_status atto_optimizer_norm_tensor(const atto_optimizer *opt, atto_tensor *out);
 /** The same on the host; waits. */
 ATTO_API atto_status atto_optimizer_norm(const atto_optimizer *opt, float *out);
@@ -183,7 +185,8 @@ typedef struct atto_loss_scale_options {
 /**
  * From now on gradients are those of loss * scale: a step divides by it. If one is infinite or NaN the
  * step changes nothing and the scale shrinks; after growth_interval good steps in a row it grows.
- * Decided on the device. backward takes the scale from atto_optimizer_loss_scale.
+ * Decided on the device. The caller scales the loss: atto_backward_from(tape, loss, &scale) with the
+ * tensor of atto_optimizer_loss_scale, instead of atto_backward(tape, loss).
  *
  * @param options  NULL = defaults
  * Returns         ATTO_E_NULL, ATTO_E_MEMORY, ATTO_E_ARGUMENT (initial <= 0, growth <= 1, backoff
@@ -192,7 +195,7 @@ typedef struct atto_loss_scale_options {
 ATTO_API atto_status atto_optimizer_scale_loss(atto_optimizer *opt,
                                                const atto_loss_scale_options *options);
 
-/** The current scale: one f32 on the device, 1 without loss scaling. Borrowed. */
+/** The current scale: one f32 of rank 0 on the device, like a loss; 1 without loss scaling. Borrowed. */
 ATTO_API atto_status atto_optimizer_loss_scale(const atto_optimizer *opt, atto_tensor *out);
 
 /** How many steps were skipped so far; waits. */

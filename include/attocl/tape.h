@@ -56,8 +56,10 @@ ATTO_API void atto_tape_seed(atto_tape *tape, uint64_t seed, uint64_t offset);
 /** Host data as a value without gradient; data is dense and has been read when the call returns. */
 ATTO_API atto_var atto_input(atto_tape *tape, atto_dtype dtype, atto_shape shape, const void *data);
 
-/** A tensor of the caller's as a value. It is not copied, and must not change until the step is over.
- * watch: backward computes its gradient, which atto_var_grad gives. */
+/** A tensor of the caller's as a value. It is not copied, and must not change until the step is over;
+ * its buffer stays alive that long, whoever frees it. watch: backward computes its gradient, which
+ * atto_var_grad gives. The tape's error otherwise: ATTO_E_NULL, ATTO_E_DTYPE (integers watched),
+ * ATTO_E_DEVICE, and those of any view. */
 ATTO_API atto_var atto_borrow(atto_tape *tape, const atto_tensor *t, bool watch);
 
 /** A parameter as a value; its gradient goes to the parameter. */
@@ -67,31 +69,34 @@ ATTO_API atto_var atto_use(atto_tape *tape, atto_param *p);
  * tape's own error). */
 ATTO_API atto_status atto_var_tensor(atto_tape *tape, atto_var v, atto_tensor *out);
 
-/** The gradient of a watched value, until atto_tape_end. ATTO_E_STATE if there is none. */
+/** The gradient of a watched value, until atto_tape_end, or of the parameter behind an atto_use.
+ * ATTO_E_STATE if there is none. */
 ATTO_API atto_status atto_var_grad(atto_tape *tape, atto_var v, atto_tensor *out);
 
 /** A value's contents to the host, in its dtype; waits. */
 ATTO_API atto_status atto_var_read(atto_tape *tape, atto_var v, void *data);
 
-/** The value's tensor beyond the end of the step; release it with atto_tensor_free. It must not be a
- * borrowed one. */
+/** The value's tensor beyond the end of the step; release it with atto_tensor_free. What a reshape made
+ * may share its source's memory. ATTO_E_ARGUMENT: a borrowed tensor or a parameter, which have owners. */
 ATTO_API atto_status atto_keep(atto_tape *tape, atto_var v, atto_tensor *out);
 
-/** Values made between the two die at the end, except those in keep and what backward needs. */
+/** Values made between the two die at the end, except those in keep and what backward needs. The tape's
+ * error otherwise: ATTO_E_STATE (no scope is open), ATTO_E_ARGUMENT (count < 0), ATTO_E_NULL. */
 ATTO_API void atto_scope_begin(atto_tape *tape);
 ATTO_API void atto_scope_end(atto_tape *tape, const atto_var *keep, int32_t count);
 
 /**
  * Computes the gradients of a scalar value (one element) with respect to every parameter and watched
  * value that it came from. Each recorded op is run backwards once and then forgotten with what it had
- * saved, so a second backward over the same op is ATTO_E_STATE.
+ * saved, so a second backward over the same op is ATTO_E_STATE. After a failure, parameters have the
+ * gradients that were finished: forget them (atto_optimizer_zero_grad) before the step is tried again.
  *
  * Returns the step's first error; ATTO_E_SHAPE (loss is not one element), ATTO_E_STATE (a parameter
  *         was changed since its forward, a dead value)
  */
 ATTO_API atto_status atto_backward(atto_tape *tape, atto_var loss);
 
-/** The same from any value and its gradient, which is like the value. */
+/** The same from any value and its gradient, which is like the value; ATTO_E_SHAPE if it is not. */
 ATTO_API atto_status atto_backward_from(atto_tape *tape, atto_var v, const atto_tensor *gradient);
 
 /* ---- ops of users ---- */
@@ -102,7 +107,8 @@ typedef struct atto_node atto_node;
 typedef struct atto_op_class {
     const char *name;
 
-    /** Runs once. The functions below give the tensors; returns the first failure. */
+    /** Runs once. The functions below give the tensors; returns the first failure. It runs ops and
+     * launches kernels; recording calls, atto_backward and atto_tape_end are ATTO_E_STATE here. */
     atto_status (*backward)(atto_tape *tape, atto_node *node);
 } atto_op_class;
 
@@ -128,7 +134,8 @@ ATTO_API const atto_tensor *atto_node_input(const atto_tape *tape, const atto_no
 ATTO_API const atto_tensor *atto_node_output(const atto_tape *tape, const atto_node *node);
 ATTO_API const atto_tensor *atto_node_output_grad(const atto_tape *tape, const atto_node *node);
 
-/** Where input i's gradient goes: NULL if it is not wanted; with *add it is added to. */
+/** Where input i's gradient goes: NULL if it is not wanted; with *add it is added to. ATTO_E_NULL,
+ * ATTO_E_ARGUMENT (no such input), ATTO_E_MEMORY. */
 ATTO_API atto_status atto_node_input_grad(atto_tape *tape, const atto_node *node, int32_t i,
                                           const atto_tensor **out, bool *add);
 

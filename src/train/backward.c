@@ -34,6 +34,22 @@ static atto_status grad_slot(atto_tape *tape, int32_t slot, const atto_tensor **
     return ATTO_OK;
 }
 
+static bool has_grad(const atto_tape *tape, int32_t slot)
+{
+    const atto__value *value = &atto__values(tape)[slot];
+    return value->param ? value->param->has_grad : value->grad.dtype != 0;
+}
+
+/* For a gradient that was begun, and never written. */
+static void forget_grad(atto_tape *tape, int32_t slot)
+{
+    atto__value *value = &atto__values(tape)[slot];
+    if (value->param)
+        value->param->has_grad = false;
+    else
+        atto_tensor_free(&value->grad);
+}
+
 static bool wants_grad(const atto_tape *tape, int32_t slot)
 {
     const atto__value *value = &atto__values(tape)[slot];
@@ -199,6 +215,21 @@ static void release(atto_tape *tape, atto_node *node)
     node->is_done = true;
 }
 
+/* Gradients that a failing node began are forgotten: nothing is in them. */
+static atto_status run_node(atto_tape *tape, atto_node *node)
+{
+    uint32_t had = 0;
+    for (int32_t i = 0; i < node->input_count; i++)
+        had |= (uint32_t)has_grad(tape, node->inputs[i]) << i;
+    tape->runs_back = true;
+    atto_status status = node->cls->backward(tape, node);
+    tape->runs_back = false;
+    if (status == ATTO_OK) status = atto_tape_status(tape); /* it may have tried to record */
+    for (int32_t i = 0; status != ATTO_OK && i < node->input_count; i++)
+        if (!(had >> i & 1)) forget_grad(tape, node->inputs[i]);
+    return status;
+}
+
 static atto_status run_back(atto_tape *tape)
 {
     for (size_t i = tape->nodes.count; i > 0; i--) {
@@ -206,7 +237,7 @@ static atto_status run_back(atto_tape *tape)
         const atto__value *output = &atto__values(tape)[node->results[0]];
         if (node->is_done || output->grad.dtype == 0) continue;
         ATTO_TRY(check_versions(tape, node));
-        ATTO_TRY(node->cls->backward(tape, node));
+        ATTO_TRY(run_node(tape, node));
         release(tape, node);
     }
     return ATTO_OK;
@@ -214,20 +245,12 @@ static atto_status run_back(atto_tape *tape)
 
 /* ---- backward ---- */
 
-/* Where the gradient of v starts; checks that there is something to compute. */
-static atto_status start_slot(atto_tape *tape, const char *call, atto_var v,
-                              const atto_tensor **out, bool *add)
+/* start += gradient, or = gradient; without a gradient, 1. */
+static atto_status seed(atto_tape *tape, const atto_tensor *start, const atto_tensor *gradient,
+                        bool add)
 {
-    const atto__value *value = atto__tape_value(tape, call, v);
-    if (!value) return atto_tape_status(tape);
-    ATTO_REQUIRE(value->needs_grad, ATTO_E_STATE,
-                 "%s: nothing to compute: no parameter or watched value led to this one", call);
-    return grad_slot(tape, v.slot, out, add);
-}
-
-/* start += 1, or = 1. */
-static atto_status seed(atto_tape *tape, const atto_tensor *start, bool add)
-{
+    if (gradient && add) return atto__accumulate(tape->dev, start, gradient);
+    if (gradient) return atto_tensor_copy(start, gradient);
     if (!add) return atto_tensor_fill(start, 1.0);
     atto_tensor one;
     ATTO_TRY(alloc_like(tape->dev, start, &one));
@@ -237,19 +260,30 @@ static atto_status seed(atto_tape *tape, const atto_tensor *start, bool add)
     return status;
 }
 
+/* From a live value on; checks that there is something to compute. */
+static atto_status start(atto_tape *tape, const char *call, int32_t slot,
+                         const atto_tensor *gradient)
+{
+    const atto_tensor *into;
+    bool add;
+    ATTO_REQUIRE(!tape->runs_back, ATTO_E_STATE, "%s: called by a backward function", call);
+    ATTO_REQUIRE(atto__values(tape)[slot].needs_grad, ATTO_E_STATE,
+                 "%s: nothing to compute: no parameter or watched value led to this one", call);
+    ATTO_TRY(grad_slot(tape, slot, &into, &add));
+    const atto_status status = seed(tape, into, gradient, add);
+    if (status != ATTO_OK && !add) forget_grad(tape, slot);
+    return status == ATTO_OK ? run_back(tape) : status;
+}
+
 static atto_status backward_from_one(atto_tape *tape, atto_var loss)
 {
-    const atto_tensor *start;
-    bool add;
     const atto_tensor *t = atto__tape_tensor(tape, "backward", loss);
     if (!t) return atto_tape_status(tape);
     char text[ATTO_SHAPE_TEXT];
     ATTO_REQUIRE(atto_tensor_numel(t) == 1, ATTO_E_SHAPE,
                  "backward: the loss is %s, expected one element (atto_backward_from takes any)",
                  atto__shape_text(t, text));
-    ATTO_TRY(start_slot(tape, "backward", loss, &start, &add));
-    ATTO_TRY(seed(tape, start, add));
-    return run_back(tape);
+    return start(tape, "backward", loss.slot, NULL);
 }
 
 atto_status atto_backward(atto_tape *tape, atto_var loss)
@@ -261,18 +295,16 @@ atto_status atto_backward(atto_tape *tape, atto_var loss)
 
 static atto_status backward_from(atto_tape *tape, atto_var v, const atto_tensor *gradient)
 {
-    const atto_tensor *start;
-    bool add;
     ATTO_REQUIRE(gradient, ATTO_E_NULL, "backward_from: gradient is NULL");
-    ATTO_TRY(start_slot(tape, "backward_from", v, &start, &add));
+    ATTO_TRY(atto__tape_takes(tape, "backward_from: the gradient", gradient));
+    const atto_tensor *t = atto__tape_tensor(tape, "backward_from", v);
+    if (!t) return atto_tape_status(tape);
     char got[ATTO_SHAPE_TEXT], wanted[ATTO_SHAPE_TEXT];
-    ATTO_REQUIRE(atto__shape_same(start, gradient) && start->dtype == gradient->dtype, ATTO_E_SHAPE,
+    ATTO_REQUIRE(atto__shape_same(t, gradient) && t->dtype == gradient->dtype, ATTO_E_SHAPE,
                  "backward_from: the gradient is %s %s, expected %s %s",
                  atto_dtype_name(gradient->dtype), atto__shape_text(gradient, got),
-                 atto_dtype_name(start->dtype), atto__shape_text(start, wanted));
-    ATTO_TRY(add ? atto__accumulate(tape->dev, start, gradient)
-                 : atto_tensor_copy(start, gradient));
-    return run_back(tape);
+                 atto_dtype_name(t->dtype), atto__shape_text(t, wanted));
+    return start(tape, "backward_from", v.slot, gradient);
 }
 
 atto_status atto_backward_from(atto_tape *tape, atto_var v, const atto_tensor *gradient)

@@ -64,21 +64,22 @@ atto_status atto_optimizer_scale_loss(atto_optimizer *opt, const atto_loss_scale
                  "optimizer_scale_loss: backoff is %g, expected 0 to 1, without the ends", backoff);
     ATTO_REQUIRE(o->growth_interval >= 0, ATTO_E_ARGUMENT,
                  "optimizer_scale_loss: growth_interval is %d", (int)o->growth_interval);
+    const float control[] = { [ATTO_CONTROL_SCALE] = initial, [ATTO_CONTROL_GOOD] = 0.0f };
+    atto_tensor both;
+    ATTO_TRY(atto_tensor_slice(&opt->control, 0, 0, 2, 1, &both));
+    ATTO_TRY(atto_tensor_write(&both, control));
     opt->numbers.growth = (float)growth;
     opt->numbers.backoff = (float)backoff;
     opt->numbers.growth_interval = o->growth_interval ? (float)o->growth_interval : 2000.0f;
     set_mode(opt, ATTO_OPTIM_SCALES | ATTO_OPTIM_MEASURES, true);
-    const float control[] = { [ATTO_CONTROL_SCALE] = initial, [ATTO_CONTROL_GOOD] = 0.0f };
-    atto_tensor both;
-    ATTO_TRY(atto_tensor_slice(&opt->control, 0, 0, 2, 1, &both));
-    return atto_tensor_write(&both, control);
+    return ATTO_OK;
 }
 
 /* ---- scalars on the device ---- */
 
 static atto_tensor scalar_of(const atto_optimizer *o, int32_t word)
 {
-    return atto_tensor_of(o->control.buffer, ATTO_F32, atto_shape1(1), word);
+    return atto_tensor_of(o->control.buffer, ATTO_F32, atto_shape0(), word);
 }
 
 atto_status atto_optimizer_loss_scale(const atto_optimizer *opt, atto_tensor *out)
@@ -214,14 +215,19 @@ static atto_status run_part(atto_optimizer *o, atto__optim_part part,
     return atto__optim_fallback(o->dev, part, a);
 }
 
-/* Chunks without a gradient have partials as well: begin adds up all of them. */
-static atto_status launch(atto_optimizer *o, struct atto__optim_args *a)
+/* Counts the step, and decides what is clipped or skipped. Chunks without a gradient have partials as
+ * well: all of them are added up. */
+static atto_status begin(atto_optimizer *o, struct atto__optim_args *a)
 {
     for (int32_t i = 0; a->spans > 0 && i < o->chunk_count; i++) {
         point_at(a, &o->chunks[i]);
         ATTO_TRY(run_part(o, ATTO_OPTIM_NORM, a));
     }
-    ATTO_TRY(run_part(o, ATTO_OPTIM_BEGIN, a));
+    return run_part(o, ATTO_OPTIM_BEGIN, a);
+}
+
+static atto_status step_chunks(atto_optimizer *o, struct atto__optim_args *a)
+{
     for (int32_t i = 0; i < o->chunk_count; i++) {
         if (!o->chunks[i].is_active) continue;
         point_at(a, &o->chunks[i]);
@@ -252,7 +258,8 @@ atto_status atto_optimizer_step(atto_optimizer *opt, double lr)
     ATTO_TRY(write_flags(opt));
     ATTO_TRY(refresh_masters(opt));
     struct atto__optim_args args = args_of(opt, lr);
-    ATTO_TRY(launch(opt, &args));
-    use_up_gradients(opt);
-    return atto__device_finish_call(opt->dev);
+    ATTO_TRY(begin(opt, &args));
+    const atto_status status = step_chunks(opt, &args);
+    use_up_gradients(opt); /* also after a failure: some may have been applied */
+    return status == ATTO_OK ? atto__device_finish_call(opt->dev) : status;
 }

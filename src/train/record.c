@@ -174,10 +174,8 @@ static atto_status check_record(const atto_tape *tape, const atto_op_class *cls,
     ATTO_REQUIRE(count >= 0 && count <= ATTO_NODE_INPUTS, ATTO_E_ARGUMENT,
                  "%s: %d inputs, expected 0 to %d", cls->name, (int)count, ATTO_NODE_INPUTS);
     ATTO_REQUIRE(inputs || count == 0, ATTO_E_NULL, "%s: inputs is NULL", cls->name);
-    const atto_device *owner = atto_tensor_device(output);
-    ATTO_REQUIRE(!owner || owner == tape->dev, ATTO_E_DEVICE,
-                 "%s: the output belongs to another device than the tape", cls->name);
-    return ATTO_OK;
+    const atto_status status = atto__tape_takes(tape, "the output", output);
+    return status == ATTO_OK ? ATTO_OK : atto__fail_in(status, "%s: ", cls->name);
 }
 
 static atto_status record_users(atto_tape *tape, const atto_op_class *cls, const void *args,

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "alloc.h"
+#include "layers/checks.h"
 
 /* Values of the last step of any tape are told from this one's. 0 is none. */
 static atomic_uint last_generation;
@@ -53,7 +54,7 @@ static void forget_values(atto_tape *tape)
 {
     for (size_t i = 0; i < tape->values.count; i++) {
         atto__value *value = &atto__values(tape)[i];
-        if (!value->is_borrowed) atto_tensor_free(&value->tensor);
+        atto_tensor_free(&value->tensor);
         atto_tensor_free(&value->grad);
         atto_param_free(value->param);
     }
@@ -97,6 +98,7 @@ atto_status atto_tape_status(const atto_tape *tape)
 atto_status atto_tape_end(atto_tape *tape)
 {
     ATTO_REQUIRE(tape, ATTO_E_NULL, "tape_end: tape is NULL");
+    ATTO_REQUIRE(!tape->runs_back, ATTO_E_STATE, "tape_end: called by a backward function");
     const atto_status status = atto_tape_status(tape);
     forget_values(tape);
     tape->generation = next_generation();
@@ -150,6 +152,8 @@ const atto_tensor *atto__tape_tensor(atto_tape *tape, const char *call, atto_var
 
 atto_status atto__tape_push(atto_tape *tape, atto_tensor *t, atto_var *out)
 {
+    ATTO_REQUIRE(!tape->runs_back, ATTO_E_STATE,
+                 "tape: a backward function records; it may run ops only");
     ATTO_TRY(atto__list_room(&tape->values, 1, sizeof(atto__value)));
     *out = (atto_var){ (int32_t)tape->values.count++, tape->generation };
     atto__value *value = &atto__values(tape)[out->slot];
@@ -167,8 +171,17 @@ void atto__value_drop(atto__value *value)
     if (--value->holds > 0) return;
     atto_tensor left = value->tensor;
     left.buffer = NULL;
-    if (!value->is_borrowed) atto_tensor_free(&value->tensor);
+    atto_tensor_free(&value->tensor);
     value->tensor = left;
+}
+
+atto_status atto__tape_takes(const atto_tape *tape, const char *what, const atto_tensor *t)
+{
+    ATTO_TRY(atto__view_check(t, what));
+    const atto_device *owner = atto_tensor_device(t);
+    ATTO_REQUIRE(!owner || owner == tape->dev, ATTO_E_DEVICE,
+                 "%s belongs to another device than the tape", what);
+    return ATTO_OK;
 }
 
 /* A value of a new tensor; what failed on the way is the tape's error. */
@@ -192,15 +205,24 @@ atto_var atto_input(atto_tape *tape, atto_dtype dtype, atto_shape shape, const v
     return push_or_fail(tape, status, &t);
 }
 
+static atto_status borrow(atto_tape *tape, const atto_tensor *t, bool watch, atto_var *out)
+{
+    ATTO_REQUIRE(t, ATTO_E_NULL, "borrow: t is NULL");
+    ATTO_TRY(atto__tape_takes(tape, "borrow: t", t));
+    ATTO_REQUIRE(!watch || atto__is_float(t->dtype), ATTO_E_DTYPE,
+                 "borrow: t is %s; only floats have a gradient to watch",
+                 atto_dtype_name(t->dtype));
+    atto_tensor copy = *t;
+    ATTO_TRY(atto__tape_push(tape, &copy, out));
+    atto_tensor_retain(t); /* its owner may be gone before backward: a loss with its weights */
+    return ATTO_OK;
+}
+
 atto_var atto_borrow(atto_tape *tape, const atto_tensor *t, bool watch)
 {
     if (!tape || tape->status != ATTO_OK) return atto__no_var();
-    atto_status status = t ? ATTO_OK : atto__fail(ATTO_E_NULL, "borrow: t is NULL");
-    atto_tensor copy = { 0 };
-    if (t) copy = *t;
     atto_var v = atto__no_var();
-    if (status == ATTO_OK) status = atto__tape_push(tape, &copy, &v);
-    if (atto__tape_fail(tape, status) != ATTO_OK) return atto__no_var();
+    if (atto__tape_fail(tape, borrow(tape, t, watch, &v)) != ATTO_OK) return atto__no_var();
     atto__value *value = &atto__values(tape)[v.slot];
     value->is_borrowed = true;
     value->needs_grad = watch && tape->records;
@@ -260,7 +282,8 @@ atto_status atto_keep(atto_tape *tape, atto_var v, atto_tensor *out)
     memset(out, 0, sizeof *out);
     const atto__value *value = atto__tape_value(tape, "keep", v);
     if (!value) return atto_tape_status(tape);
-    ATTO_REQUIRE(!value->is_borrowed, ATTO_E_ARGUMENT, "keep: the value is a borrowed tensor");
+    ATTO_REQUIRE(!value->is_borrowed && !value->param, ATTO_E_ARGUMENT, "keep: the value is a %s",
+                 value->param ? "parameter" : "borrowed tensor");
     *out = value->tensor;
     atto_tensor_retain(out);
     return ATTO_OK;
@@ -276,24 +299,29 @@ void atto_scope_begin(atto_tape *tape)
     ((int32_t *)tape->scopes.items)[tape->scopes.count++] = (int32_t)tape->values.count;
 }
 
-static bool is_kept(const atto_var *keep, int32_t count, int32_t slot)
+static bool is_kept(const atto_tape *tape, const atto_var *keep, int32_t count, int32_t slot)
 {
     for (int32_t i = 0; i < count; i++)
-        if (keep[i].slot == slot) return true;
+        if (keep[i].slot == slot && keep[i].generation == tape->generation) return true;
     return false;
+}
+
+static atto_status check_scope_end(const atto_tape *tape, const atto_var *keep, int32_t count)
+{
+    ATTO_REQUIRE(tape->scopes.count > 0, ATTO_E_STATE, "scope_end: no scope is open");
+    ATTO_REQUIRE(count >= 0, ATTO_E_ARGUMENT, "scope_end: %d values to keep", (int)count);
+    ATTO_REQUIRE(keep || count == 0, ATTO_E_NULL, "scope_end: keep is NULL");
+    return ATTO_OK;
 }
 
 void atto_scope_end(atto_tape *tape, const atto_var *keep, int32_t count)
 {
     if (!tape || tape->status != ATTO_OK) return;
-    if (tape->scopes.count == 0) {
-        atto__tape_fail(tape, atto__fail(ATTO_E_STATE, "scope_end: no scope is open"));
-        return;
-    }
+    if (atto__tape_fail(tape, check_scope_end(tape, keep, count)) != ATTO_OK) return;
     const int32_t first = ((const int32_t *)tape->scopes.items)[--tape->scopes.count];
     for (int32_t slot = first; slot < (int32_t)tape->values.count; slot++) {
         atto__value *value = &atto__values(tape)[slot];
-        if (!value->is_named || is_kept(keep, count, slot)) continue;
+        if (!value->is_named || is_kept(tape, keep, count, slot)) continue;
         value->is_named = false;
         atto__value_drop(value);
     }

@@ -17,7 +17,7 @@ typedef struct atto__value {
     int32_t holds;      /* nodes that need the tensor, and one while the user may name it */
     int32_t node;       /* that computed it, or -1 */
     bool is_named;      /* the user may name it: its scope is open */
-    bool is_borrowed;   /* the buffer is the caller's */
+    bool is_borrowed;   /* the caller has the tensor as well */
     bool needs_grad;
 } atto__value;
 
@@ -49,6 +49,7 @@ struct atto_tape {
     atto_device *dev; /* holds a reference */
     uint32_t generation;
     bool records;
+    bool runs_back; /* nothing may be recorded: pointers to values and nodes are out */
     atto_rng rng;
     atto_status status; /* the step's first error */
     char message[1024];
@@ -83,6 +84,9 @@ atto__value *atto__tape_value(atto_tape *tape, const char *call, atto_var v);
 
 /* Its tensor, for the shape rules of recording functions. */
 const atto_tensor *atto__tape_tensor(atto_tape *tape, const char *call, atto_var v);
+
+/* A tensor from outside: a sound view, of the tape's device. */
+atto_status atto__tape_takes(const atto_tape *tape, const char *what, const atto_tensor *t);
 
 /* Adds a value that the user may name. *t is taken over, and zeroed. */
 atto_status atto__tape_push(atto_tape *tape, atto_tensor *t, atto_var *out);
