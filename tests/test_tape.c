@@ -395,8 +395,11 @@ static void tape_refuses_stale_values(void **state)
     (void)state;
     atto_tape *other;
     MUST(atto_tape_create(test_dev, &other));
+    const float number = 1.0f;
     const atto_var old = input(4, ROWS, IN);
     MUST(atto_tape_end(tape));
+    input(4, ROWS, IN); /* where the old one was */
+    atto_input(other, ATTO_F32, atto_shape0(), &number);
     atto_act(tape, old, atto_relu(), NULL);
     EXPECT_FAIL(atto_tape_end(tape), ATTO_E_STATE, "act: the value is of another step");
     const atto_var fresh = input(4, ROWS, IN);
