@@ -7,8 +7,6 @@
 #include "alloc.h"
 #include "train/module.h"
 
-#define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
-
 /* Dimension of the classes. */
 static int32_t class_dim(const atto_tensor *x)
 {
