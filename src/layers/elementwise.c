@@ -379,7 +379,7 @@ atto_var atto_cast(atto_tape *tape, atto_var x, atto_dtype dtype)
     return atto__record_op(tape, ATTO_OP_CAST, &args, &input, 1, &y, 1);
 }
 
-/* inputs: count of them, whose tensors make the output; the first float one gives its dtype. */
+/* inputs: count of them, whose tensors make the output's shape. dtype 0: that of the last one. */
 static atto_var record_together(atto_tape *tape, atto_op op, void *args,
                                 const atto__binding *inputs, int32_t count, size_t y_field,
                                 atto_dtype dtype)
