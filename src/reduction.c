@@ -132,3 +132,16 @@ void atto__gradients_order(atto__gradient *pair, const atto_tensor *const *input
         return;
     }
 }
+
+#define SIGNS  true
+#define VALUES false
+static const bool gradient_is_sign[] = {
+#define X(NAME, name, gradient) gradient,
+    ATTO_BINARY_TABLE(X)
+#undef X
+};
+
+bool atto__gradient_is_sign(atto_binary_kind kind)
+{
+    return (int)kind >= 0 && kind < ATTO_BINARY_COUNT && gradient_is_sign[kind];
+}

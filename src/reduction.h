@@ -74,4 +74,8 @@ typedef struct atto__gradient {
 
 void atto__gradients_order(atto__gradient *pair, const atto_tensor *const *inputs, int32_t count);
 
+/* Whether the gradients of the kind are dy or -dy and need no values: SIGNS in tables.h. False for a
+ * value that is no kind. */
+bool atto__gradient_is_sign(atto_binary_kind kind);
+
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The tape: what it records, where gradients go, when values die, and the error that sticks. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -819,6 +820,38 @@ static void modules_refuse_bad_arguments(void **state)
     atto_module_free(NULL);
 }
 
+static void losses_refuse_bad_options(void **state)
+{
+    (void)state;
+    const float weight[] = { 1.0f, 2.0f };
+    static const struct {
+        atto_cross_entropy_loss_options options;
+        atto_status status;
+        const char *text;
+        bool weighted;
+    } rows[] = {
+        { { .label_smoothing = 1.5f }, ATTO_E_ARGUMENT, "label_smoothing is 1.5", false },
+        { { .label_smoothing = NAN }, ATTO_E_ARGUMENT, "label_smoothing", false },
+        { { .reduction = (atto_reduction)3 }, ATTO_E_ARGUMENT, "3 is no reduction", false },
+        { { .reserved = { 0, 1 } }, ATTO_E_ARGUMENT, "reserved[1]", false },
+        { { .classes = 0 }, ATTO_E_ARGUMENT, "classes is 0", true },
+        { { .classes = -2 }, ATTO_E_ARGUMENT, "classes is -2", true },
+        { { .classes = INT64_MAX }, ATTO_E_SHAPE, "tensor_alloc", true },
+    };
+    for (int i = 0; i < COUNT_OF(rows); i++) {
+        atto_module *m;
+        atto_cross_entropy_loss_options options = rows[i].options;
+        if (rows[i].weighted) options.weight = weight;
+        EXPECT_FAIL(atto_cross_entropy_loss_create(test_dev, &options, &m), rows[i].status,
+                    rows[i].text);
+        assert_non_null(strstr(atto_last_error(), "cross_entropy_loss_create: "));
+        assert_null(m);
+    }
+    atto_module *m;
+    EXPECT_FAIL(atto_cross_entropy_loss_create(NULL, NULL, &m), ATTO_E_NULL, "dev is NULL");
+    EXPECT_FAIL(atto_cross_entropy_loss_create(test_dev, NULL, NULL), ATTO_E_NULL, "m is NULL");
+}
+
 #define ON_A_TAPE(test) cmocka_unit_test_setup_teardown(test, open_tape, close_tape)
 
 static const struct CMUnitTest tests[] = {
@@ -850,5 +883,6 @@ static const struct CMUnitTest tests[] = {
     ON_A_TAPE(modules_start_as_pytorchs_do),
     ON_A_TAPE(modules_train_and_evaluate),
     ON_A_TAPE(modules_refuse_bad_arguments),
+    ON_A_TAPE(losses_refuse_bad_options),
 };
 TEST_MAIN("tape", tests)

@@ -8,7 +8,7 @@
 #include "clock.h"
 #include "shuffle.h"
 
-/* How often a step waits for the device to report the loss. */
+/* From one report of the loss, which waits for the device, to the next. */
 #define STEPS_PER_REPORT 50
 
 #define TEST_BATCH 1000
@@ -74,13 +74,13 @@ static atto_status step(trainer *t, int64_t first, int64_t *count)
     return ATTO_OK;
 }
 
-/* Means of parts of an epoch, each of a number of steps. */
+/* Of the losses of an epoch's steps: a step counts the same whatever the size of its batch. */
 typedef struct running_mean {
     double sum;
     int64_t steps;
 } running_mean;
 
-/* Waits for the mean loss of the steps since the last report. */
+/* Waits for the mean loss of the steps since the last report, and tells it. */
 static atto_status report(trainer *t, int64_t epoch, int64_t done, int64_t steps,
                           running_mean *epoch_loss)
 {

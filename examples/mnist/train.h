@@ -13,17 +13,17 @@ typedef struct train_options {
     uint64_t seed;    /* of initial weights, order and dropout */
 } train_options;
 
-/* After a step. */
+/* After every STEPS_PER_REPORT steps (train.c), and at the end of an epoch. */
 typedef struct train_step {
     int64_t epoch; /* from 1 */
     int64_t done;  /* images of this epoch so far */
-    double loss;   /* NaN: still on the device */
+    double loss;   /* mean over the steps since the last report, of their batches' means */
 } train_step;
 
 /* After an epoch. */
 typedef struct train_epoch {
     int64_t epoch;        /* from 1 */
-    double train_loss;    /* mean over the epoch's images, with dropout, while weights change */
+    double train_loss;    /* mean over the epoch's steps, with dropout, while weights change */
     double test_loss;     /* mean over the test images */
     double test_accuracy; /* fraction of them, 0 to 1 */
     double seconds;       /* of training, without the test */

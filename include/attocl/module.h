@@ -118,7 +118,7 @@ ATTO_API atto_status atto_identity_create(atto_device *dev, atto_module **m);
 /** Options of CrossEntropyLoss; zero is PyTorch's default. */
 typedef struct atto_cross_entropy_loss_options {
     const float *weight; /**< [classes], read during the call; NULL = 1 for every class */
-    int64_t classes;     /**< of weight */
+    int64_t classes;     /**< of weight; else not used */
     atto_reduction reduction;
     bool has_ignore_index;
     int64_t ignore_index;
@@ -126,7 +126,13 @@ typedef struct atto_cross_entropy_loss_options {
     uint64_t reserved[4];
 } atto_cross_entropy_loss_options;
 
-/** Cross-entropy as a module of two inputs, logits and target: atto_apply2. options may be NULL. */
+/**
+ * Cross-entropy as a module of two inputs, logits and target: atto_apply2. options may be NULL.
+ *
+ * Returns ATTO_E_NULL; ATTO_E_ARGUMENT: label_smoothing outside [0, 1] or NaN, unknown reduction,
+ *         weight given and classes not above 0, a reserved word not 0; ATTO_E_SHAPE: classes beyond
+ *         2^59; ATTO_E_MEMORY, ATTO_E_BACKEND, ATTO_E_LOST
+ */
 ATTO_API atto_status atto_cross_entropy_loss_create(atto_device *dev,
                                                     const atto_cross_entropy_loss_options *options,
                                                     atto_module **m);

@@ -17,8 +17,8 @@ extern "C" {
 
 /** Options of atto_act on a tape. */
 typedef struct atto_act_options {
-    float dropout;
-    uint64_t reserved[4];
+    float dropout; /**< probability of setting an element to 0, behind the activation; 0 to 1 */
+    uint64_t reserved[4]; /**< must be 0 */
 } atto_act_options;
 
 /** Activation, then dropout: attocl/act.h. options may be NULL. */
@@ -30,45 +30,60 @@ ATTO_API atto_var atto_dropout(atto_tape *tape, atto_var x, float p);
 
 /** Options of atto_linear on a tape; NULL is none. */
 typedef struct atto_linear_fused {
-    const atto_var *bias;
-    const atto_var *residual;
-    atto_activation act;
-    float dropout;
-    uint64_t reserved[4];
+    const atto_var *bias;     /**< [N], f32 or like x; NULL = none */
+    const atto_var *residual; /**< like y; added last, untouched by dropout; NULL = none */
+    atto_activation act;      /**< behind the bias; zero = identity */
+    float dropout;            /**< probability of setting an element to 0, behind act; 0 to 1 */
+    uint64_t reserved[4];     /**< must be 0 */
 } atto_linear_fused;
 
-/** x w^T, and what is fused behind it: attocl/linear.h. */
+/** x w^T, and what is fused behind it: attocl/linear.h. x is [..., K], w [N, K]; y is [..., N] in
+ * their dtype. */
 ATTO_API atto_var atto_linear(atto_tape *tape, atto_var x, atto_var w,
                               const atto_linear_fused *fused);
 
 /** Options of atto_cross_entropy; zero, and NULL for the struct, is PyTorch's default. */
 typedef struct atto_cross_entropy_options {
-    const atto_var *weight; /**< [C], one for each class; gets no gradient */
-    atto_reduction reduction;
-    bool has_ignore_index; /**< ignore_index holds; else it is PyTorch's -100 */
-    int64_t ignore_index;
-    float label_smoothing;
-    uint64_t reserved[4];
+    const atto_var *weight;   /**< [C], one for each class; gets no gradient */
+    atto_reduction reduction; /**< 0 = mean */
+    bool has_ignore_index;    /**< ignore_index holds; else it is PyTorch's -100 */
+    int64_t ignore_index;     /**< the label of positions that do not count */
+    float label_smoothing;    /**< share of the target that goes to all classes alike, 0 to 1 */
+    uint64_t reserved[4];     /**< must be 0 */
 } atto_cross_entropy_options;
 
 /** Cross-entropy of logits against labels or probabilities: attocl/cross_entropy.h. */
 ATTO_API atto_var atto_cross_entropy(atto_tape *tape, atto_var x, atto_var target,
                                      const atto_cross_entropy_options *options);
 
-/* attocl/elementwise.h: arithmetic with broadcasting. */
+/* ---- attocl/elementwise.h: arithmetic with broadcasting ----
+ *
+ * The tensors that a call combines have one dtype; nothing is promoted. Another one is ATTO_E_DTYPE
+ * (atto_cast helps), shapes that do not broadcast are ATTO_E_SHAPE. */
+
+/** One function of each element of x, which is f32, f16 or bf16; like x. For CLAMP: atto_clamp. */
 ATTO_API atto_var atto_unary(atto_tape *tape, atto_unary_kind kind, atto_var x);
+
+/** min(max(x, lo), hi), like x; hi where lo > hi. -INFINITY and INFINITY leave a side open;
+ * ATTO_E_ARGUMENT for NaN. */
 ATTO_API atto_var atto_clamp(atto_tape *tape, atto_var x, float lo, float hi);
+
+/** x in another dtype, from any to any, converted as atto_tensor_copy converts; shaped like x. The
+ * gradient is cast back; a result of integers has none. ATTO_E_DTYPE if dtype is none. */
 ATTO_API atto_var atto_cast(atto_tape *tape, atto_var x, atto_dtype dtype);
+
+/** One function of two elements, f32, f16 or bf16. */
 ATTO_API atto_var atto_binary(atto_tape *tape, atto_binary_kind kind, atto_var a, atto_var b);
 
 /** a and a number, or a number and b: a / 2, 1 - b. */
 ATTO_API atto_var atto_binary_number(atto_tape *tape, atto_binary_kind kind, atto_var a, float b);
 ATTO_API atto_var atto_number_binary(atto_tape *tape, atto_binary_kind kind, float a, atto_var b);
 
-/** cond is i32; a and b get gradients. */
+/** a where cond, which is i32, is not 0, else b; f32, f16 or bf16. All three broadcast; a and b get
+ * gradients. */
 ATTO_API atto_var atto_where(atto_tape *tape, atto_var cond, atto_var a, atto_var b);
 
-/** i32, 1 or 0; no gradient. */
+/** a and b of any dtype; the result is i32, 1 or 0, and has no gradient. */
 ATTO_API atto_var atto_compare(atto_tape *tape, atto_compare_kind kind, atto_var a, atto_var b);
 
 /* atto_add(tape, a, b), atto_mul, atto_maximum, ... */
@@ -86,14 +101,15 @@ typedef struct atto_reduce_options {
     int32_t dim_count;           /**< 0 = all */
     bool keep;                   /**< they stay, with size 1 */
     atto_dtype position;         /**< of ARGMAX and ARGMIN: i32 or i64; 0 = i64, as PyTorch's */
-    uint64_t reserved[4];
+    uint64_t reserved[4];        /**< must be 0 */
 } atto_reduce_options;
 
 /** attocl/reduce.h: sums, means, extremes and their positions. */
 ATTO_API atto_var atto_reduce(atto_tape *tape, atto_reduce_kind kind, atto_var x,
                               const atto_reduce_options *options);
 
-/** The same elements with another shape; no copy where the strides allow it. */
+/** The same elements, of any dtype, with another shape: ATTO_E_SHAPE if it has not as many. Shares x's
+ * memory where the strides allow that, else it is a dense copy. */
 ATTO_API atto_var atto_reshape(atto_tape *tape, atto_var x, atto_shape shape);
 
 #ifdef __cplusplus

@@ -146,8 +146,7 @@ static atto_status write_gradient(atto_device *dev, const atto__layout *layout, 
 /* ---- binary ---- */
 
 typedef struct binary_loops {
-    bool signs; /* da is dy, and db dy times sign_b */
-    float sign_b;
+    float sign_b; /* where the gradients are signs: db is dy times that */
     void (*f)(const float *a, const float *b, float *y, int32_t n);
     void (*df[2])(const float *a, const float *b, const float *dy, float *d, int32_t n);
 } binary_loops;
@@ -173,12 +172,9 @@ typedef struct binary_loops {
 ATTO_BINARY_TABLE(X)
 #undef X
 
-#define SIGNS  true
-#define VALUES false
 static const binary_loops binaries[] = {
 #define X(NAME, name, gradient)                             \
-    { gradient,                                             \
-      ATTO_BINARY_##NAME == ATTO_BINARY_SUB ? -1.0f : 1.0f, \
+    { ATTO_BINARY_##NAME == ATTO_BINARY_SUB ? -1.0f : 1.0f, \
       binary_##name,                                        \
       { binary_##name##_da, binary_##name##_db } },
     ATTO_BINARY_TABLE(X)
@@ -234,7 +230,7 @@ static atto_status binary_gradient(atto_device *dev, const struct atto_binary_ar
 {
     const binary_loops *loops = &binaries[a->kind];
     if (!to.out) return ATTO_OK;
-    if (loops->signs && atto__is_summed(to.out))
+    if (atto__gradient_is_sign(a->kind) && atto__is_summed(to.out))
         return sum_into(dev, a->dy, to.of_b ? loops->sign_b : 1.0f, &to, layout);
     binary_job job = { to, a };
     return write_gradient(dev, layout, binary_grad_block, &job.to);

@@ -20,6 +20,7 @@
 #include "backend_cpu/parallel.h"
 #include "backend_cpu/skinny.h"
 #include "backend_cpu/tile.h"
+#include "divide.h"
 
 /* Block sizes. A block of B stays in a second-level cache of 1 MiB; of K so much that a panel of A
  * (of B at the other levels) takes half of a first-level cache. */
@@ -43,14 +44,9 @@
 /* Multiplications that are worth another thread. */
 #define THREAD_WORK (1 << 18)
 
-static int64_t divide_up(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
 static int64_t round_up(int64_t a, int64_t b)
 {
-    return divide_up(a, b) * b;
+    return atto__divide_up(a, b) * b;
 }
 
 static int64_t least(int64_t a, int64_t b)
@@ -112,8 +108,8 @@ static step locate_step(const plan *p, int64_t number)
     s.rows = (int32_t)least(p->row_block, g->m - s.row);
     if (s.column < g->n) s.columns = (int32_t)least(p->column_block, g->n - s.column);
     s.depth = (int32_t)least(p->k_block, g->k - s.k);
-    s.a_panels = divide_up(s.rows, TILE_ROWS);
-    s.b_panels = divide_up(s.columns, TILE_COLUMNS);
+    s.a_panels = atto__divide_up(s.rows, TILE_ROWS);
+    s.b_panels = atto__divide_up(s.columns, TILE_COLUMNS);
     s.first_column = column == 0;
     s.first_k = k == 0;
     s.last_k = k == p->k_blocks - 1;
@@ -201,7 +197,7 @@ static void pack_b_group(const plan *p, const step *s, int64_t group)
 
 static int64_t a_groups(const step *s)
 {
-    return s->first_column ? divide_up(s->a_panels, GROUP_PANELS) : 0;
+    return s->first_column ? atto__divide_up(s->a_panels, GROUP_PANELS) : 0;
 }
 
 static void pack_unit(const plan *p, const step *s, int64_t unit)
@@ -247,7 +243,7 @@ static void finish_panels(const plan *p, const step *s, int64_t a0, int64_t a1, 
 /* Some panels of B at a time, so that finish finds the sums in the first-level cache. */
 static void multiply_unit(const plan *p, const step *s, int64_t unit)
 {
-    const int64_t across = divide_up(s->b_panels, p->task_columns);
+    const int64_t across = atto__divide_up(s->b_panels, p->task_columns);
     const int64_t a0 = unit / across * p->task_panels, b0 = unit % across * p->task_columns;
     const int64_t a1 = least(a0 + p->task_panels, s->a_panels);
     const int64_t b1 = least(b0 + p->task_columns, s->b_panels);
@@ -263,12 +259,13 @@ static void multiply_unit(const plan *p, const step *s, int64_t unit)
 
 static int64_t tasks_of(const plan *p, const step *s)
 {
-    return divide_up(s->a_panels, p->task_panels) * divide_up(s->b_panels, p->task_columns);
+    return atto__divide_up(s->a_panels, p->task_panels) *
+           atto__divide_up(s->b_panels, p->task_columns);
 }
 
 static int64_t packs_of(const step *s)
 {
-    return s->depth == 0 ? 0 : a_groups(s) + divide_up(s->b_panels, GROUP_PANELS);
+    return s->depth == 0 ? 0 : a_groups(s) + atto__divide_up(s->b_panels, GROUP_PANELS);
 }
 
 /* Stage i multiplies for step i - 1 and packs for step i. */
@@ -306,17 +303,17 @@ static void stage_run(const void *job, int64_t stage, int64_t unit)
 /* Tasks are halved until there are some for each thread. */
 static void share_out(plan *p, int32_t threads)
 {
-    const int64_t a_panels = divide_up(p->row_block, TILE_ROWS);
-    const int64_t b_panels = divide_up(p->column_block, TILE_COLUMNS);
+    const int64_t a_panels = atto__divide_up(p->row_block, TILE_ROWS);
+    const int64_t b_panels = atto__divide_up(p->column_block, TILE_COLUMNS);
     p->task_panels = least(TASK_PANELS, a_panels);
     p->task_columns = least(TASK_COLUMNS / TILE_COLUMNS, b_panels);
     while (threads > 1 &&
-           divide_up(a_panels, p->task_panels) * divide_up(b_panels, p->task_columns) <
+           atto__divide_up(a_panels, p->task_panels) * atto__divide_up(b_panels, p->task_columns) <
                8 * (int64_t)threads) {
         if (p->task_panels > 1) {
-            p->task_panels = divide_up(p->task_panels, 2);
+            p->task_panels = atto__divide_up(p->task_panels, 2);
         } else if (p->task_columns > 1) {
-            p->task_columns = divide_up(p->task_columns, 2);
+            p->task_columns = atto__divide_up(p->task_columns, 2);
         } else {
             break;
         }
@@ -326,15 +323,15 @@ static void share_out(plan *p, int32_t threads)
 static plan make_plan(const atto__gemm *g, int32_t threads)
 {
     plan p = { .g = g, .buffers = threads > 1 ? 2 : 1 };
-    p.row_block = round_up(divide_up(g->m, divide_up(g->m, ROW_BLOCK)), TILE_ROWS);
-    p.row_blocks = divide_up(g->m, p.row_block);
+    p.row_block = round_up(atto__divide_up(g->m, atto__divide_up(g->m, ROW_BLOCK)), TILE_ROWS);
+    p.row_blocks = atto__divide_up(g->m, p.row_block);
     p.part = g->c ? g->n : least(g->n, SCRATCH_COLUMNS);
-    p.parts = divide_up(g->n, p.part);
+    p.parts = atto__divide_up(g->n, p.part);
     p.column_block = least(COLUMN_BLOCK, round_up(g->n, TILE_COLUMNS));
-    p.column_blocks = divide_up(p.part, p.column_block);
-    const int64_t k_parts = g->k > 0 ? divide_up(g->k, K_BLOCK) : 1;
-    p.k_block = g->k > 0 ? round_up(divide_up(g->k, k_parts), VEC_LANES) : 1;
-    p.k_blocks = g->k > 0 ? divide_up(g->k, p.k_block) : 1;
+    p.column_blocks = atto__divide_up(p.part, p.column_block);
+    const int64_t k_parts = g->k > 0 ? atto__divide_up(g->k, K_BLOCK) : 1;
+    p.k_block = g->k > 0 ? round_up(atto__divide_up(g->k, k_parts), VEC_LANES) : 1;
+    p.k_blocks = g->k > 0 ? atto__divide_up(g->k, p.k_block) : 1;
     p.steps = p.parts * p.row_blocks * p.column_blocks * p.k_blocks;
     share_out(&p, threads);
     return p;
@@ -373,15 +370,15 @@ typedef struct skinny_plan {
 static int64_t skinny_units(const void *job, int64_t stage)
 {
     const skinny_plan *p = job;
-    if (stage == 0) return p->converted ? p->g->m * divide_up(p->g->k, ATTO_GEMM_RUN) : 0;
-    return divide_up(p->g->n, p->columns);
+    if (stage == 0) return p->converted ? p->g->m * atto__divide_up(p->g->k, ATTO_GEMM_RUN) : 0;
+    return atto__divide_up(p->g->n, p->columns);
 }
 
 /* A run of A's rows as floats. */
 static void convert_unit(const skinny_plan *p, int64_t unit)
 {
     const atto__gemm *g = p->g;
-    const int64_t runs = divide_up(g->k, ATTO_GEMM_RUN);
+    const int64_t runs = atto__divide_up(g->k, ATTO_GEMM_RUN);
     const int64_t row = unit / runs, k = unit % runs * ATTO_GEMM_RUN;
     const int32_t n = (int32_t)least(ATTO_GEMM_RUN, g->k - k);
     float *to = p->converted + row * g->k + k;
@@ -449,7 +446,7 @@ static void skinny_run(const void *job, int64_t stage, int64_t unit)
 static int32_t sum_columns(const atto__gemm *g, int32_t threads)
 {
     const int64_t room = least(ATTO_GEMM_RUN, SUM_FLOATS / g->m / VEC_LANES * VEC_LANES);
-    const int64_t share = round_up(divide_up(g->n, 4 * (int64_t)threads), 4 * VEC_LANES);
+    const int64_t share = round_up(atto__divide_up(g->n, 4 * (int64_t)threads), 4 * VEC_LANES);
     return (int32_t)least(room, share);
 }
 

@@ -14,6 +14,7 @@
 
 #include "backend_cpu/fold.h"
 #include "backend_cpu/loops.h"
+#include "divide.h"
 
 /* Partial results of a row: as many as the widest vector, so that each level adds in one order. */
 #define LANES 16
@@ -368,11 +369,6 @@ static void join_task(const fold_job *job, int64_t block)
 
 /* ---- the whole ---- */
 
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
 static int64_t column_block_count(const fold_job *job)
 {
     return job->p.outputs / job->columns * job->column_blocks;
@@ -383,17 +379,17 @@ static fold_job plan(const atto__reduction *r)
     fold_job job = { .r = r, .p = atto__fold_plan_of(r) };
     const atto__fold_plan *p = &job.p;
     job.columns = p->kept_size[3];
-    job.column_blocks = ceil_div(job.columns, ATTO_BLOCK);
-    job.row_chunks = ceil_div(p->size[3], ATTO_BLOCK);
+    job.column_blocks = atto__divide_up(job.columns, ATTO_BLOCK);
+    job.row_chunks = atto__divide_up(p->size[3], ATTO_BLOCK);
     job.steps = p->rows ? p->length / p->size[3] * job.row_chunks : p->length;
     const int64_t tasks = p->rows ? p->outputs : column_block_count(&job);
     const int64_t worth = r->layout->numel / tasks / SLAB_ELEMENTS;
-    int64_t slabs = ceil_div(TASKS, tasks);
+    int64_t slabs = atto__divide_up(TASKS, tasks);
     if (slabs > worth) slabs = worth;
     if (slabs > job.steps) slabs = job.steps;
     if (slabs < 1) slabs = 1;
-    job.per_slab = ceil_div(job.steps, slabs);
-    job.slabs = ceil_div(job.steps, job.per_slab);
+    job.per_slab = atto__divide_up(job.steps, slabs);
+    job.slabs = atto__divide_up(job.steps, job.per_slab);
     return job;
 }
 

@@ -95,11 +95,6 @@ atto_status atto__opencl_binary_forward(atto_device *dev, const struct atto_bina
     return launch_binary(dev, a, layout);
 }
 
-static bool is_sign(atto_binary_kind kind)
-{
-    return kind == ATTO_BINARY_ADD || kind == ATTO_BINARY_SUB;
-}
-
 static bool is_minus(atto_binary_kind kind, bool of_b)
 {
     return kind == ATTO_BINARY_SUB && of_b;
@@ -113,13 +108,14 @@ static atto_status binary_gradient(atto_device *dev, const struct atto_binary_ar
     if (!to->out) return ATTO_OK;
     snprintf(formula, sizeof formula, "binary_%s_%s", atto_binary_name(a->kind),
              to->of_b ? "db" : "da");
-    const atto_tensor *left = is_sign(a->kind) ? NULL : a->a;
-    const atto_tensor *right = is_sign(a->kind) ? NULL : a->b;
+    const bool is_sign = atto__gradient_is_sign(a->kind);
+    const atto_tensor *left = is_sign ? NULL : a->a;
+    const atto_tensor *right = is_sign ? NULL : a->b;
     if (atto__is_summed(to->out)) {
         const atto__reduction r = { .fold = ATTO_FOLD_SUM,
                                     .in = a->dy,
                                     .out = to->out,
-                                    .formula = is_sign(a->kind) ? NULL : formula,
+                                    .formula = is_sign ? NULL : formula,
                                     .a = left,
                                     .b = right,
                                     .value = a->value,

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "cl/atto_gemm_flags.h"
+#include "divide.h"
 #include "walk.h"
 
 /* Work-groups and work-items that a GPU wants at the least, and work-items that a sum is cut for.
@@ -36,11 +37,6 @@ typedef struct plan {
 
 /* ---- planning ---- */
 
-static int64_t ceil_divide(int64_t n, int64_t by)
-{
-    return (n + by - 1) / by;
-}
-
 static bool is_cpu(const atto_device *dev)
 {
     return dev->info.kind == ATTO_KIND_OPENCL_CPU;
@@ -62,7 +58,7 @@ static bool tile_fits(const atto_device *dev, const atto__gemm_tile *tile)
 
 static int64_t tile_count(const atto__gemm_tile *tile, const atto__gemm *g)
 {
-    return ceil_divide(g->m, tile->m) * ceil_divide(g->n, tile->n);
+    return atto__divide_up(g->m, tile->m) * atto__divide_up(g->n, tile->n);
 }
 
 static int64_t most_slices(const atto__gemm *g)
@@ -139,9 +135,9 @@ static void cut(const atto__gemm *g, plan *p)
     int64_t slices = wanted_slices(p);
     if (slices > most_slices(g)) slices = most_slices(g);
     if (slices < 1) slices = 1;
-    p->slice = ceil_divide(ceil_divide(g->k, slices), 64) * 64;
+    p->slice = atto__divide_up(atto__divide_up(g->k, slices), 64) * 64;
     if (p->slice == 0) p->slice = 64; /* k = 0 */
-    p->slices = g->k > 0 ? ceil_divide(g->k, p->slice) : 1;
+    p->slices = g->k > 0 ? atto__divide_up(g->k, p->slice) : 1;
 }
 
 static bool rows_fit(const atto_device *dev, const atto__gemm *g)
@@ -157,7 +153,7 @@ static void plan_rows(const atto_device *dev, const atto__gemm *g, plan *p)
     p->rows = g->m == 1 ? 1 : ROWS_PER_GROUP;
     p->lanes = g->k >= ROWS_LONG_K && !is_cpu(dev) ? 256 : 64;
     if (p->lanes > most) p->lanes = most;
-    p->tiles = ceil_divide(g->m, p->rows) * ceil_divide(g->n, 4);
+    p->tiles = atto__divide_up(g->m, p->rows) * atto__divide_up(g->n, 4);
 }
 
 static atto_status make_plan(const atto_device *dev, const atto__gemm *g, plan *p)
@@ -179,7 +175,7 @@ static atto_status make_plan(const atto_device *dev, const atto__gemm *g, plan *
 int64_t atto__gemm_passes(const atto_device *dev, const atto__gemm *g)
 {
     const atto__gemm_tile *tile = choose_tile(dev, g);
-    return tile ? ceil_divide(g->n, tile->n) : 1;
+    return tile ? atto__divide_up(g->n, tile->n) : 1;
 }
 
 bool atto__gemm_use_tile(atto_device *dev, const char *name)
@@ -318,7 +314,7 @@ atto_status atto__gemm_finish(atto_device *dev, const atto__gemm *g, const atto_
     atto__arg_epilogue(&args, g, knobs.wide);
     atto__variant variant;
     atto__gemm_plain_variant("gemm.cl", "atto_gemm_finish", &knobs, &variant);
-    const int64_t quads = g->m * ceil_divide(g->n, 4);
+    const int64_t quads = g->m * atto__divide_up(g->n, 4);
     return atto__launch(dev, &variant, &args,
                         atto__group_count(quads, atto__opencl_of(dev)->group_size));
 }

@@ -5,6 +5,8 @@
 
 #include "run.h"
 
+#define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
+
 /* The kind exists and its two numbers are legal (act.c). */
 atto_status atto__activation_check(const char *what, atto_activation act);
 

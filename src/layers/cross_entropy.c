@@ -7,8 +7,6 @@
 #include "alloc.h"
 #include "train/module.h"
 
-#define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
-
 /* Dimension of the classes. */
 static int32_t class_dim(const atto_tensor *x)
 {
@@ -24,12 +22,12 @@ static atto_shape positions_of(const atto_tensor *x)
     return shape;
 }
 
-static atto_status check_numbers(const char *what, const struct atto_cross_entropy_args *a)
+static atto_status check_numbers(const char *what, float label_smoothing, atto_reduction reduction)
 {
-    ATTO_REQUIRE(a->label_smoothing >= 0.0f && a->label_smoothing <= 1.0f, ATTO_E_ARGUMENT,
-                 "%s: label_smoothing is %g, expected 0 to 1", what, (double)a->label_smoothing);
-    ATTO_REQUIRE((int)a->reduction >= ATTO_REDUCTION_MEAN && a->reduction <= ATTO_REDUCTION_NONE,
-                 ATTO_E_ARGUMENT, "%s: %d is no reduction", what, (int)a->reduction);
+    ATTO_REQUIRE(label_smoothing >= 0.0f && label_smoothing <= 1.0f, ATTO_E_ARGUMENT,
+                 "%s: label_smoothing is %g, expected 0 to 1", what, (double)label_smoothing);
+    ATTO_REQUIRE((int)reduction >= ATTO_REDUCTION_MEAN && reduction <= ATTO_REDUCTION_NONE,
+                 ATTO_E_ARGUMENT, "%s: %d is no reduction", what, (int)reduction);
     return ATTO_OK;
 }
 
@@ -96,7 +94,7 @@ atto_status atto__cross_entropy_check(const struct atto_cross_entropy_args *a,
 {
     const bool forward = direction == ATTO_FORWARD;
     const char *what = forward ? "cross_entropy_forward" : "cross_entropy_backward";
-    ATTO_TRY(check_numbers(what, a));
+    ATTO_TRY(check_numbers(what, a->label_smoothing, a->reduction));
     ATTO_TRY(check_logits(what, a->x));
     ATTO_TRY(check_target(what, a));
     const atto_shape classes = atto_shape1(a->x->shape[class_dim(a->x)]);
@@ -184,13 +182,19 @@ static const atto_module_class loss_class = { .name = "CrossEntropyLoss",
                                               .forward2 = loss_forward,
                                               .destroy = loss_destroy };
 
+static atto_status check_options(const atto_cross_entropy_loss_options *o)
+{
+    const char *what = "cross_entropy_loss_create";
+    ATTO_TRY(atto__reserved_check("cross_entropy_loss_create: options", o->reserved));
+    ATTO_TRY(check_numbers(what, o->label_smoothing, o->reduction));
+    ATTO_REQUIRE(!o->weight || o->classes > 0, ATTO_E_ARGUMENT,
+                 "%s: classes is %lld, but weight is given", what, (long long)o->classes);
+    return ATTO_OK;
+}
+
 static atto_status fill_loss(atto_device *dev, const atto_cross_entropy_loss_options *o,
                              loss_module *loss)
 {
-    ATTO_TRY(atto__reserved_check("cross_entropy_loss_create: options", o->reserved));
-    ATTO_REQUIRE(o->label_smoothing >= 0.0f && o->label_smoothing <= 1.0f, ATTO_E_ARGUMENT,
-                 "cross_entropy_loss_create: label_smoothing is %g, expected 0 to 1",
-                 (double)o->label_smoothing);
     loss->options = (atto_cross_entropy_options){ .reduction = o->reduction,
                                                   .has_ignore_index = o->has_ignore_index,
                                                   .ignore_index = o->ignore_index,
@@ -208,10 +212,13 @@ atto_status atto_cross_entropy_loss_create(atto_device *dev,
     *m = NULL;
     ATTO_REQUIRE(dev, ATTO_E_NULL, "cross_entropy_loss_create: dev is NULL");
     const atto_cross_entropy_loss_options none = { .weight = NULL };
+    const atto_cross_entropy_loss_options *o = options ? options : &none;
+    ATTO_TRY(check_options(o));
     loss_module *loss = atto__alloc(sizeof *loss);
     ATTO_REQUIRE(loss, ATTO_E_MEMORY, "cross_entropy_loss_create: out of host memory");
-    atto_status status = fill_loss(dev, options ? options : &none, loss);
+    atto_status status = fill_loss(dev, o, loss);
     if (status == ATTO_OK) status = atto_module_create(dev, &loss_class, loss, m);
-    if (status != ATTO_OK) loss_destroy(loss);
-    return status;
+    if (status == ATTO_OK) return ATTO_OK;
+    loss_destroy(loss);
+    return atto__fail_in(status, "cross_entropy_loss_create: ");
 }

@@ -4,6 +4,7 @@
 #include <stddef.h>
 
 #include "layers/checks.h"
+#include "reduction.h"
 #include "train/module.h"
 
 /* ---- names ---- */
@@ -172,15 +173,6 @@ atto_status atto_cast_backward(atto_device *dev, const struct atto_cast_args *a)
 
 /* ---- binary ---- */
 
-/* Whether the gradients of the kind are dy or -dy. */
-#define SIGNS  true
-#define VALUES false
-static const bool gradient_is_dy[] = {
-#define X(NAME, name, gradient) gradient,
-    ATTO_BINARY_TABLE(X)
-#undef X
-};
-
 static atto_status check_binary_forward(const struct atto_binary_args *a)
 {
     const char *what = "binary_forward";
@@ -196,7 +188,7 @@ static atto_status check_binary_backward(const struct atto_binary_args *a)
     const part pa = { "a", a->a }, pb = { "b", a->b }, dy = { "dy", a->dy };
     const part da = { "da", a->da }, db = { "db", a->db };
     const part parts[] = { pa, pb, dy, da, db };
-    ATTO_REQUIRE(a->a || a->b || gradient_is_dy[a->kind], ATTO_E_NULL,
+    ATTO_REQUIRE(a->a || a->b || atto__gradient_is_sign(a->kind), ATTO_E_NULL,
                  "%s: a and b are NULL, which the gradients of %s need", what,
                  atto_binary_name(a->kind));
     ATTO_TRY(check_dtypes(what, parts, 5));
@@ -387,7 +379,7 @@ atto_var atto_cast(atto_tape *tape, atto_var x, atto_dtype dtype)
     return atto__record_op(tape, ATTO_OP_CAST, &args, &input, 1, &y, 1);
 }
 
-/* inputs: count of them, whose tensors make the output; the first float one gives its dtype. */
+/* inputs: count of them, whose tensors make the output's shape. dtype 0: that of the last one. */
 static atto_var record_together(atto_tape *tape, atto_op op, void *args,
                                 const atto__binding *inputs, int32_t count, size_t y_field,
                                 atto_dtype dtype)
@@ -405,15 +397,10 @@ static atto_var record_together(atto_tape *tape, atto_op op, void *args,
 
 #define BINARY_FIELD(name) offsetof(struct atto_binary_args, name)
 
-static bool needs_no_values(atto_binary_kind kind)
-{
-    return kind == ATTO_BINARY_ADD || kind == ATTO_BINARY_SUB;
-}
-
 atto_var atto_binary(atto_tape *tape, atto_binary_kind kind, atto_var a, atto_var b)
 {
     struct atto_binary_args args = { .kind = kind };
-    const bool not_read = needs_no_values(kind);
+    const bool not_read = atto__gradient_is_sign(kind);
     const atto__binding inputs[] = { { .field = BINARY_FIELD(a), .v = a, .not_read = not_read },
                                      { .field = BINARY_FIELD(b), .v = b, .not_read = not_read } };
     return record_together(tape, ATTO_OP_BINARY, &args, inputs, 2, BINARY_FIELD(y), 0);
@@ -424,7 +411,7 @@ atto_var atto_binary_number(atto_tape *tape, atto_binary_kind kind, atto_var a, 
     struct atto_binary_args args = { .kind = kind, .value = b };
     const atto__binding input = { .field = BINARY_FIELD(a),
                                   .v = a,
-                                  .not_read = needs_no_values(kind) };
+                                  .not_read = atto__gradient_is_sign(kind) };
     return record_together(tape, ATTO_OP_BINARY, &args, &input, 1, BINARY_FIELD(y), 0);
 }
 
@@ -433,7 +420,7 @@ atto_var atto_number_binary(atto_tape *tape, atto_binary_kind kind, float a, att
     struct atto_binary_args args = { .kind = kind, .value = a };
     const atto__binding input = { .field = BINARY_FIELD(b),
                                   .v = b,
-                                  .not_read = needs_no_values(kind) };
+                                  .not_read = atto__gradient_is_sign(kind) };
     return record_together(tape, ATTO_OP_BINARY, &args, &input, 1, BINARY_FIELD(y), 0);
 }
 

@@ -8,8 +8,6 @@
 #include "alloc.h"
 #include "train/module.h"
 
-#define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
-
 /* The tensor's shape with another last size. */
 static atto_shape with_last(const atto_tensor *t, int64_t last)
 {

@@ -66,7 +66,8 @@ atto_status atto_meter_take(atto_meter *m, double *mean)
     ATTO_REQUIRE(m && mean, ATTO_E_NULL, "meter_take: %s is NULL", m ? "mean" : "m");
     float sum = 0.0f;
     ATTO_TRY(atto_tensor_read(&m->sum, &sum));
+    ATTO_TRY(atto_tensor_fill(&m->sum, 0.0));
     *mean = m->count > 0 ? (double)sum / (double)m->count : (double)NAN;
     m->count = 0;
-    return atto_tensor_fill(&m->sum, 0.0);
+    return ATTO_OK;
 }
