@@ -16,16 +16,25 @@ built=$root/build/release
 
 # NAME is a test of ctest, NAME:TEST one of its own; the longest come first.
 items=(
+    reduce.opencl:reduce_takes_any_shape_and_layout
     cross_entropy.opencl:cross_entropy_takes_f16_and_bf16
     act.opencl:act_forward_and_backward_take_any_layout
     dropout.opencl:dropout_mask_does_not_depend_on_the_layout
     tensor.opencl:tensor_copy_takes_any_layouts
+    linear.opencl:linear_takes_every_dtype_with_everything_fused
     golden_act.opencl
     tensor.opencl:tensor_fill_converts_and_keeps_to_the_view
     act.opencl:act_with_dropout_matches_oracle
     tensor.opencl:tensor_copy_takes_any_size
     dropout.opencl:dropout_backward_accumulates
     act.opencl:act_backward_accumulates
+    linear.opencl:linear_reads_nothing_outside_its_views
+    reduce.opencl:reduce_finds_the_first_of_many
+    elementwise.opencl:unary_takes_any_layout
+    elementwise.opencl:where_selects_and_routes_gradients
+    elementwise.opencl:cast_converts_and_casts_gradients_back
+    linear.opencl:linear_takes_overlapping_inputs
+    reduce.opencl:reduce_sums_f16_in_f32
     kernel.opencl
     optim.opencl:optim_clips_what_is_unscaled
     optim_life.opencl:optim_packs_into_chunks
