@@ -15,6 +15,7 @@ atto_status atto__tape_push_node(atto_tape *tape, const atto_op_class *cls, cons
                                  size_t args_bytes, atto_node **out)
 {
     const size_t bytes = (args_bytes + ARGS_ALIGN - 1) / ARGS_ALIGN * ARGS_ALIGN;
+    ATTO_TRY(atto__tape_may_record(tape));
     ATTO_TRY(atto__list_room(&tape->nodes, 1, sizeof(atto_node)));
     ATTO_TRY(atto__list_room(&tape->args, bytes, 1));
     atto_node *node = &atto__nodes(tape)[tape->nodes.count++];

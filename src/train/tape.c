@@ -150,10 +150,16 @@ const atto_tensor *atto__tape_tensor(atto_tape *tape, const char *call, atto_var
     return value ? &value->tensor : NULL;
 }
 
-atto_status atto__tape_push(atto_tape *tape, atto_tensor *t, atto_var *out)
+atto_status atto__tape_may_record(const atto_tape *tape)
 {
     ATTO_REQUIRE(!tape->runs_back, ATTO_E_STATE,
                  "tape: a backward function records; it may run ops only");
+    return ATTO_OK;
+}
+
+atto_status atto__tape_push(atto_tape *tape, atto_tensor *t, atto_var *out)
+{
+    ATTO_TRY(atto__tape_may_record(tape));
     ATTO_TRY(atto__list_room(&tape->values, 1, sizeof(atto__value)));
     *out = (atto_var){ (int32_t)tape->values.count++, tape->generation };
     atto__value *value = &atto__values(tape)[out->slot];

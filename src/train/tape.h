@@ -88,6 +88,9 @@ const atto_tensor *atto__tape_tensor(atto_tape *tape, const char *call, atto_var
 /* A tensor from outside: a sound view, of the tape's device. */
 atto_status atto__tape_takes(const atto_tape *tape, const char *what, const atto_tensor *t);
 
+/* ATTO_E_STATE while backward runs. */
+atto_status atto__tape_may_record(const atto_tape *tape);
+
 /* Adds a value that the user may name. *t is taken over, and zeroed. */
 atto_status atto__tape_push(atto_tape *tape, atto_tensor *t, atto_var *out);
 
