@@ -437,6 +437,27 @@ static void tape_notices_parameters_that_changed(void **state)
     atto_param_free(w);
 }
 
+/* Also behind a reshape, which shows the parameter's memory, and when it gets no gradient itself. */
+static void tape_notices_parameters_that_changed_behind_a_reshape(void **state)
+{
+    (void)state;
+    for (int frozen = 0; frozen < 2; frozen++) {
+        atto_param *w = param(1, atto_shape1(IN));
+        const float zeros[IN] = { 0 };
+        atto_tensor x;
+        atto_param_freeze(w, frozen);
+        MUST(atto_tensor_alloc(test_dev, ATTO_F32, atto_shape2(1, IN), &x));
+        MUST(atto_tensor_fill(&x, 1.0));
+        const atto_var flat = atto_reshape(tape, atto_use(tape, w), atto_shape2(1, IN));
+        const atto_var y = atto_linear(tape, atto_borrow(tape, &x, true), flat, NULL);
+        MUST(atto_param_write(w, zeros));
+        EXPECT_FAIL(atto_backward(tape, y), ATTO_E_STATE, "a parameter was changed");
+        EXPECT_FAIL(atto_tape_end(tape), ATTO_E_STATE, "changed");
+        atto_tensor_free(&x);
+        atto_param_free(w);
+    }
+}
+
 static void tape_wants_a_scalar_loss(void **state)
 {
     (void)state;
@@ -696,6 +717,24 @@ static void meter_gives_means(void **state)
     assert_true(mean != mean);
     atto_meter_add(m, tape, input(1, 2, 2));
     EXPECT_FAIL(atto_tape_end(tape), ATTO_E_ARGUMENT, "meter_add");
+
+    const int32_t label = 7; /* of 7 classes: the loss is NaN, once */
+    const atto_var target = atto_input(tape, ATTO_I32, atto_shape1(1), &label);
+    atto_meter_add(m, tape, atto_cross_entropy(tape, input(4, 1, 7), target, NULL));
+    atto_status status = atto_tape_end(tape); /* word may have come back already */
+    if (status == ATTO_OK) {
+        mean = -1.0;
+        EXPECT_FAIL(atto_meter_take(m, &mean), ATTO_E_INDEX, "");
+        assert_true(mean == -1.0);
+    } else {
+        assert_int_equal(status, ATTO_E_INDEX);
+        MUST(atto_meter_take(m, &mean));
+    }
+    const float three = 3.0f;
+    atto_meter_add(m, tape, atto_input(tape, ATTO_F32, atto_shape1(1), &three));
+    MUST(atto_tape_end(tape));
+    MUST(atto_meter_take(m, &mean));
+    assert_true(mean == 3.0);
     atto_meter_free(m);
     atto_meter_free(NULL);
 }
@@ -797,6 +836,33 @@ static void modules_train_and_evaluate(void **state)
     atto_module_free(net);
 }
 
+static atto_var closing_forward(atto_module *m, atto_tape *t, atto_var x)
+{
+    if (*(const bool *)atto_module_data(m)) {
+        MUST(atto_tape_end(t));
+        return input(4, ROWS, IN);
+    }
+    atto_scope_end(t, &x, 1);
+    return x;
+}
+
+static void modules_leave_their_callers_scopes_alone(void **state)
+{
+    (void)state;
+    static const atto_module_class closes = { .name = "Closes", .forward = closing_forward };
+    for (int i = 0; i < 2; i++) {
+        bool ends_step = i;
+        atto_module *m;
+        MUST(atto_module_create(test_dev, &closes, &ends_step, &m));
+        atto_scope_begin(tape);
+        atto_apply(tape, m, input(4, ROWS, IN));
+        EXPECT_FAIL(atto_tape_end(tape), ATTO_E_STATE,
+                    i ? "Closes: its forward ended the step"
+                      : "Closes: its forward ended the scope");
+        atto_module_free(m);
+    }
+}
+
 static void modules_refuse_bad_arguments(void **state)
 {
     (void)state;
@@ -870,6 +936,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_TAPE(tape_refuses_stale_values),
     ON_A_TAPE(tape_refuses_to_run_backwards_twice),
     ON_A_TAPE(tape_notices_parameters_that_changed),
+    ON_A_TAPE(tape_notices_parameters_that_changed_behind_a_reshape),
     ON_A_TAPE(tape_wants_a_scalar_loss),
     ON_A_TAPE(tape_borrows_sound_tensors_only),
     ON_A_TAPE(tape_scopes_keep_values_of_this_step_only),
@@ -882,6 +949,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_TAPE(modules_name_their_parameters_as_pytorch_does),
     ON_A_TAPE(modules_start_as_pytorchs_do),
     ON_A_TAPE(modules_train_and_evaluate),
+    ON_A_TAPE(modules_leave_their_callers_scopes_alone),
     ON_A_TAPE(modules_refuse_bad_arguments),
     ON_A_TAPE(losses_refuse_bad_options),
 };

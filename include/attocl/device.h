@@ -89,8 +89,9 @@ typedef struct atto_device_options {
     bool portable;         /**< no vendor-specific kernels (ATTOCL_PORTABLE=1) */
     bool sync;             /**< wait and check after every call (ATTOCL_DEBUG=sync) */
     bool profile;          /**< atto_event_elapsed works (ATTOCL_PROFILE=1); costs a little */
-    int32_t num_threads; /**< CPU backend: threads, 0 = as OpenMP says; at most 16 or four for each
-                                processor (ATTOCL_THREADS) */
+    int32_t num_threads; /**< CPU backend: threads, 0 = as OpenMP says, but one while other programs
+                                keep the processors busy; at most 16 or four for each processor
+                                (ATTOCL_THREADS) */
     int32_t index_bits;  /**< 64 = always use the kernels for huge tensors (ATTOCL_INDEX) */
     int32_t max_work_group;    /**< play a smaller device (ATTOCL_MAX_WORK_GROUP) */
     int32_t max_local_bytes;   /**< play a smaller device (ATTOCL_LOCAL_BYTES) */

@@ -27,7 +27,8 @@ ATTO_API void atto_meter_add(atto_meter *m, atto_tape *tape, atto_var v);
  * The mean of what was added since the last call, NaN if nothing was; waits, and starts afresh.
  *
  * Returns ATTO_E_NULL, and as atto_tensor_read: ATTO_E_INDEX (once) if a kernel found bad data,
- *         ATTO_E_BACKEND, ATTO_E_LOST. Then *mean is untouched and nothing is forgotten
+ *         ATTO_E_BACKEND, ATTO_E_LOST. Then *mean is untouched; after ATTO_E_INDEX the meter starts
+ *         afresh, else nothing is forgotten
  */
 ATTO_API atto_status atto_meter_take(atto_meter *m, double *mean);
 

@@ -14,10 +14,12 @@
 #endif
 
 #include "alloc.h"
+#include "backend_cpu/parallel.h"
 #include "os.h"
 
 typedef struct cpu_device {
     int32_t threads;
+    bool adapts; /* the number is not the user's: fewer where threads hurt */
 } cpu_device;
 
 /* The process that first opened a CPU device. OpenMP's threads are its; in a child made by fork they
@@ -133,6 +135,7 @@ static atto_status open_device(atto_device *dev, int32_t local_index)
     cpu_device *cpu = atto__alloc(sizeof *cpu);
     ATTO_REQUIRE(cpu, ATTO_E_MEMORY, "device_open: out of host memory");
     cpu->threads = threads_of(&dev->options);
+    cpu->adapts = dev->options.set.num_threads == 0;
     is_forked(); /* this process is home, unless another one was */
     dev->impl = cpu;
     dev->vt = choose_level(&dev->options).vt;
@@ -144,7 +147,7 @@ const atto__backend atto__cpu_backend = { "cpu", list, open_device };
 int32_t atto__cpu_threads(const atto_device *dev)
 {
     const cpu_device *cpu = dev->impl;
-    return is_forked() ? 1 : cpu->threads;
+    return is_forked() || (cpu->adapts && atto__parallel_hurts()) ? 1 : cpu->threads;
 }
 
 /* ---- the slots that no level changes ---- */

@@ -17,6 +17,11 @@
 /* Ranges per thread in a plain loop: how much of it a late thread may hold up. */
 #define RANGES_PER_THREAD 16
 
+/* Seconds of waiting for threads, more than the region's work took, that count as harm; and how many times
+ * as long nobody is waited for after that. A quiet system wakes a thread in a tenth of the first. */
+#define LONG_WAIT 5e-4
+#define REST      16
+
 /* Counters that different threads change at the same time have a cache line each. */
 typedef struct team {
     const atto__work *work;
@@ -63,6 +68,22 @@ static void take_units(team *t)
     }
 }
 
+/* In microseconds of atto__clock. */
+static atomic_llong alone_until;
+
+bool atto__parallel_hurts(void)
+{
+    const long long until = atomic_load_explicit(&alone_until, memory_order_relaxed);
+    return until > 0 && (long long)(1e6 * atto__clock()) < until;
+}
+
+static void note_wait(double waited, double worked)
+{
+    if (waited < LONG_WAIT || waited < worked) return;
+    const long long until = (long long)(1e6 * (atto__clock() + REST * waited));
+    atomic_store_explicit(&alone_until, until, memory_order_relaxed);
+}
+
 static void run_alone(const atto__work *work)
 {
     for (int64_t stage = 0; stage < work->stages; stage++) {
@@ -78,19 +99,25 @@ static void run_alone(const atto__work *work)
 static void run_together(int32_t threads, const atto__work *work)
 {
     team t = { .work = work };
+    const double start = atto__clock();
+    double began = start, finished = start; /* the first thread's work */
 #pragma omp parallel num_threads(threads)
     {
+        const bool first = omp_get_thread_num() == 0;
+        if (first) began = atto__clock();
         take_units(&t);
+        if (first) finished = atto__clock();
         atomic_fetch_add_explicit(&t.arrived, 1, memory_order_release);
-        if (omp_get_thread_num() == 0) wait_until(&t.arrived, omp_get_num_threads());
+        if (first) wait_until(&t.arrived, omp_get_num_threads());
     }
+    note_wait(began - start + atto__clock() - finished, finished - began);
 }
 
 #else
 
 static void run_together(int32_t threads, const atto__work *work)
 {
-    (void)threads, (void)take_units;
+    (void)threads, (void)take_units, (void)note_wait;
     run_alone(work);
 }
 

@@ -11,6 +11,7 @@
 #ifndef ATTO_PARALLEL_H
 #define ATTO_PARALLEL_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* Stages one after the other, each of so many units. */
@@ -20,6 +21,11 @@ typedef struct atto__work {
     void (*run)(const void *job, int64_t stage, int64_t unit);
     const void *job;
 } atto__work;
+
+/* Whether threads have just cost more than they gave, as they do where other programs keep the
+ * processors busy: a region ends when its last thread has had a turn. Work is better done alone then, for
+ * some time that ends by itself. */
+bool atto__parallel_hurts(void);
 
 /* Runs every unit, units of one stage side by side. Returns when all are done. */
 void atto__parallel(int32_t threads, const atto__work *work);

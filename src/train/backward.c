@@ -197,7 +197,8 @@ static const char *name_of(const atto_node *node)
 static atto_status check_versions(const atto_tape *tape, const atto_node *node)
 {
     for (int32_t i = 0; i < node->input_count; i++) {
-        const atto__value *value = &atto__values(tape)[node->inputs[i]];
+        const int32_t source = atto__values(tape)[node->inputs[i]].source;
+        const atto__value *value = &atto__values(tape)[source];
         ATTO_REQUIRE(!value->param || value->param->version == value->version, ATTO_E_STATE,
                      "%s: a parameter was changed since the forward that used it", name_of(node));
     }

@@ -65,9 +65,11 @@ atto_status atto_meter_take(atto_meter *m, double *mean)
 {
     ATTO_REQUIRE(m && mean, ATTO_E_NULL, "meter_take: %s is NULL", m ? "mean" : "m");
     float sum = 0.0f;
-    ATTO_TRY(atto_tensor_read(&m->sum, &sum));
-    ATTO_TRY(atto_tensor_fill(&m->sum, 0.0));
-    *mean = m->count > 0 ? (double)sum / (double)m->count : (double)NAN;
+    const int64_t count = m->count;
+    const atto_status status = atto_tensor_read(&m->sum, &sum);
+    if (status != ATTO_OK && status != ATTO_E_INDEX) return status;
+    ATTO_TRY(atto_tensor_fill(&m->sum, 0.0)); /* also what bad data has made NaN */
     m->count = 0;
-    return ATTO_OK;
+    if (status == ATTO_OK) *mean = count > 0 ? (double)sum / (double)count : (double)NAN;
+    return status;
 }

@@ -299,8 +299,14 @@ static atto_var apply(atto_tape *tape, atto_module *m, const atto_var *inputs, i
     for (int32_t i = 0; i < count; i++)
         if (!atto__tape_value(tape, m->cls->name, inputs[i])) return atto__no_var();
     atto_scope_begin(tape);
+    const uint32_t generation = tape->generation;
+    const size_t scopes = tape->scopes.count;
     const atto_var y = count == 1 ? m->cls->forward(m, tape, inputs[0])
                                   : m->cls->forward2(m, tape, inputs[0], inputs[1]);
+    if (tape->generation != generation || tape->scopes.count != scopes)
+        atto__tape_fail(tape, atto__fail(ATTO_E_STATE, "%s: its forward ended the %s of its caller",
+                                         m->cls->name,
+                                         tape->generation != generation ? "step" : "scope"));
     atto_scope_end(tape, &y, 1);
     return tape->status == ATTO_OK ? y : atto__no_var();
 }

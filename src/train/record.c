@@ -258,5 +258,9 @@ atto_var atto_reshape(atto_tape *tape, atto_var x, atto_shape shape)
     if (!from) return atto__no_var();
     atto_tensor view = { 0 };
     if (atto__tape_fail(tape, reshape(tape, from, shape, &view)) != ATTO_OK) return atto__no_var();
-    return atto_record(tape, &reshape_class, NULL, 0, &x, 1, &view);
+    const bool shares = view.buffer == from->buffer;
+    const int32_t source = atto__values(tape)[x.slot].source;
+    const atto_var y = atto_record(tape, &reshape_class, NULL, 0, &x, 1, &view);
+    if (shares && y.generation != 0) atto__values(tape)[y.slot].source = source;
+    return y;
 }

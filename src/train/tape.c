@@ -166,6 +166,7 @@ atto_status atto__tape_push(atto_tape *tape, atto_tensor *t, atto_var *out)
     memset(value, 0, sizeof *value);
     value->tensor = *t;
     value->node = -1;
+    value->source = out->slot;
     value->holds = 1;
     value->is_named = true;
     memset(t, 0, sizeof *t);

@@ -16,6 +16,7 @@ typedef struct atto__value {
     uint64_t version;   /* of the parameter when it was used first */
     int32_t holds;      /* nodes that need the tensor, and one while the user may name it */
     int32_t node;       /* that computed it, or -1 */
+    int32_t source;     /* slot of the value whose memory it shows: its own, or a reshape's input */
     bool is_named;      /* the user may name it: its scope is open */
     bool is_borrowed;   /* the caller has the tensor as well */
     bool needs_grad;
