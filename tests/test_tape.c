@@ -846,6 +846,28 @@ static atto_var closing_forward(atto_module *m, atto_tape *t, atto_var x)
     return x;
 }
 
+static void modules_say_which_of_them_failed(void **state)
+{
+    (void)state;
+    atto_module *outer, *inner, *layer;
+    MUST(atto_sequential_create(test_dev, &outer));
+    MUST(atto_sequential_create(test_dev, &inner));
+    for (int i = 0; i < 2; i++) {
+        MUST(atto_linear_create(test_dev, IN, i ? OUT : IN, NULL, &layer));
+        MUST(atto_sequential_add(i ? inner : outer, layer));
+        atto_module_free(layer);
+    }
+    MUST(atto_linear_create(test_dev, IN, OUT, NULL, &layer)); /* after one of OUT features */
+    MUST(atto_sequential_add(inner, layer));
+    MUST(atto_sequential_add(outer, inner));
+    atto_apply(tape, outer, input(4, ROWS, IN));
+    EXPECT_FAIL(atto_tape_end(tape), ATTO_E_SHAPE,
+                "1 (Sequential): 1 (Linear): linear_forward: w is [3,7], expected [3,3]");
+    atto_module_free(layer);
+    atto_module_free(inner);
+    atto_module_free(outer);
+}
+
 static void modules_leave_their_callers_scopes_alone(void **state)
 {
     (void)state;
@@ -949,6 +971,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_TAPE(modules_name_their_parameters_as_pytorch_does),
     ON_A_TAPE(modules_start_as_pytorchs_do),
     ON_A_TAPE(modules_train_and_evaluate),
+    ON_A_TAPE(modules_say_which_of_them_failed),
     ON_A_TAPE(modules_leave_their_callers_scopes_alone),
     ON_A_TAPE(modules_refuse_bad_arguments),
     ON_A_TAPE(losses_refuse_bad_options),

@@ -282,7 +282,7 @@ atto_status atto_where_backward(atto_device *dev, const struct atto_where_args *
 /* Beside integers: one that f32 and long both hold. */
 static bool is_whole(float value)
 {
-    return fabsf(value) < 9.2e18f && value == truncf(value);
+    return value >= -0x1p63f && value < 0x1p63f && value == truncf(value);
 }
 
 atto_status atto__compare_check(const struct atto_compare_args *a, atto__direction direction)
@@ -298,8 +298,8 @@ atto_status atto__compare_check(const struct atto_compare_args *a, atto__directi
     ATTO_REQUIRE(!a->b || a->b->dtype == a->a->dtype, ATTO_E_DTYPE, "%s: b is %s, expected a's %s",
                  what, atto_dtype_name(a->b->dtype), atto_dtype_name(a->a->dtype));
     ATTO_REQUIRE(a->b || atto__is_float(a->a->dtype) || is_whole(a->value), ATTO_E_ARGUMENT,
-                 "%s: value is %g, expected a whole number beside %s", what, (double)a->value,
-                 atto_dtype_name(a->a->dtype));
+                 "%s: value is %g, expected a whole number that i64 holds beside %s", what,
+                 (double)a->value, atto_dtype_name(a->a->dtype));
     return check_makes(what, parts, 2, y);
 }
 

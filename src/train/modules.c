@@ -10,8 +10,13 @@
 
 static atto_var sequential_forward(atto_module *m, atto_tape *tape, atto_var x)
 {
-    for (int32_t i = 0; i < atto__module_count(m); i++)
-        x = atto_apply(tape, atto__module_child_at(m, i), x);
+    for (int32_t i = 0; i < atto__module_count(m); i++) {
+        atto_module *child = atto__module_child_at(m, i);
+        if (!child) continue; /* a parameter that the user has added */
+        const bool was_fine = tape->status == ATTO_OK;
+        x = atto_apply(tape, child, x);
+        if (was_fine) atto__tape_blame(tape, i, atto_module_class_name(child));
+    }
     return x;
 }
 

@@ -88,6 +88,19 @@ atto_status atto__tape_fail(atto_tape *tape, atto_status status)
     return status;
 }
 
+void atto__tape_blame(atto_tape *tape, int32_t index, const char *class_name)
+{
+    if (tape->status == ATTO_OK) return;
+    char message[sizeof tape->message];
+    memcpy(message, tape->message, sizeof message);
+    const int begun =
+        snprintf(tape->message, sizeof tape->message, "%d (%s): ", (int)index, class_name);
+    if (begun < 0 || (size_t)begun >= sizeof message) return;
+    const size_t room = sizeof message - (size_t)begun, length = strlen(message) + 1;
+    memcpy(tape->message + begun, message, length < room ? length : room);
+    tape->message[sizeof tape->message - 1] = 0;
+}
+
 atto_status atto_tape_status(const atto_tape *tape)
 {
     ATTO_REQUIRE(tape, ATTO_E_NULL, "tape_status: tape is NULL");

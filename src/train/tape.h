@@ -73,6 +73,9 @@ atto_status atto__list_room(atto__list *list, size_t count, size_t item_bytes);
 /* Keeps the step's first error with the thread's message. Returns status. */
 atto_status atto__tape_fail(atto_tape *tape, atto_status status);
 
+/* Puts "2 (Linear): " before the message of the error, if there is one: where it arose. */
+void atto__tape_blame(atto_tape *tape, int32_t index, const char *class_name);
+
 /* No value, for recording functions that failed. */
 static inline atto_var atto__no_var(void)
 {
