@@ -586,6 +586,40 @@ static void optim_refuses_illegal_numbers(void **state)
     model_drop(&m);
 }
 
+/* Finite as a double is not enough. */
+static void optim_refuses_what_is_infinite_as_f32(void **state)
+{
+    (void)state;
+    model m = { 0 };
+    atto_param *p = model_add(&m, test_dev, 4, ATTO_F32);
+    atto_param_set set = model_set(&m);
+    atto_optimizer *opt;
+    REFUSED(SGD(1e39, .momentum = 0.0), "sgd|lr");
+    REFUSED(SGD(0.1, .momentum = 1e300), "sgd|momentum");
+    REFUSED(SGD(0.1, .weight_decay = 1e300), "sgd|weight_decay");
+    REFUSED(SGD(0.1, .dampening = -1e39), "sgd|dampening");
+    REFUSED(ADAM(.eps = 1e39), "adam|eps");
+    REFUSED(ADAMW(1e300, .eps = 0.0), "adamw|weight_decay");
+    REFUSED(RMSPROP(.momentum = 1e39), "rmsprop|momentum");
+    const atto_param_group bad[] = { { .lr_factor = 1e39 },
+                                     { .has_weight_decay = true, .weight_decay = 1e39 } };
+    static const char *const words[] = { "lr_factor", "weight_decay" };
+    set.group_count = 1;
+    for (int i = 0; i < 2; i++) {
+        set.groups = &bad[i];
+        REFUSED(SGD(0.1, .momentum = 0.0), words[i]);
+    }
+    REFUSED(atto_param_init_uniform(p, 1e300), "bound");
+    REFUSED(atto_param_init_normal(p, -1e39, 1.0), "mean");
+    REFUSED(atto_param_init_normal(p, 0.0, 1e39), "deviation");
+    set = model_set(&m);
+    MUST(SGD(3e38, .momentum = 3e38));
+    REFUSED(atto_optimizer_step(opt, 1e39), "lr");
+    REFUSED(atto_optimizer_set_momentum(opt, 1e300), "momentum");
+    atto_optimizer_free(opt);
+    model_drop(&m);
+}
+
 static void optim_refuses_bad_sets(void **state)
 {
     (void)state;
@@ -704,6 +738,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(optim_takes_gradients_of_ones_own),
     cmocka_unit_test(optim_momentum_can_be_cycled),
     cmocka_unit_test(optim_refuses_illegal_numbers),
+    cmocka_unit_test(optim_refuses_what_is_infinite_as_f32),
     cmocka_unit_test(optim_refuses_bad_sets),
     cmocka_unit_test(optim_calls_refuse_bad_arguments),
 };

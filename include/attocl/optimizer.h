@@ -113,7 +113,7 @@ typedef struct atto_rmsprop_options {
  *           device. The root of centred RMSprop is taken of max(0, v - a^2), where PyTorch gives NaN
  * Returns   ATTO_E_NULL      out; neither net nor params, or both; one of the params
  *           ATTO_E_ARGUMENT  nothing to train; a number outside its range: lr, eps, momentum, weight
- *                            decay < 0, betas outside [0, 1), alpha outside [0, 1], NaN or infinity;
+ *                            decay < 0, betas outside [0, 1), alpha outside [0, 1], NaN or infinity (as f32);
  *                            Nesterov without momentum or with dampening; a reserved word
  *           ATTO_E_STATE     a parameter belongs to another optimiser
  *           ATTO_E_DEVICE    parameters of two devices
@@ -137,7 +137,7 @@ ATTO_API void atto_optimizer_free(atto_optimizer *opt);
  * are left alone, and their step does not count. Uses the gradients up: the next backward
  * overwrites. Enqueued, never waits, unless a kernel cannot be built and the CPU stands in.
  *
- * Returns  ATTO_E_NULL; ATTO_E_ARGUMENT (lr < 0, NaN, infinite); ATTO_E_STATE (memory is mapped);
+ * Returns  ATTO_E_NULL; ATTO_E_ARGUMENT (lr < 0, NaN, infinite as f32); ATTO_E_STATE (memory is mapped);
  *          ATTO_E_BUILD (a kernel, where the device's options forbid the CPU); ATTO_E_MEMORY,
  *          ATTO_E_BACKEND, ATTO_E_LOST (a launch: the gradients are used up if part of the step
  *          has been made, else as before)

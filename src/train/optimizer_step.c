@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Steps of an optimiser: clipping, loss scaling, and one launch for each chunk. */
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -12,9 +13,9 @@ atto_status atto_optimizer_set_momentum(atto_optimizer *opt, double momentum)
 {
     ATTO_REQUIRE(opt, ATTO_E_NULL, "optimizer_set_momentum: opt is NULL");
     const bool is_adam = opt->method.kind == ATTO_OPTIM_ADAM;
-    ATTO_REQUIRE(momentum >= 0.0 && momentum < (is_adam ? 1.0 : INFINITY), ATTO_E_ARGUMENT,
-                 "optimizer_set_momentum: %g, expected 0 or more%s", momentum,
-                 is_adam ? " and less than 1" : "");
+    ATTO_REQUIRE(momentum >= 0.0 && (is_adam ? momentum < 1.0 : momentum <= FLT_MAX),
+                 ATTO_E_ARGUMENT, "optimizer_set_momentum: momentum is %g, expected 0 or more%s",
+                 momentum, is_adam ? " and less than 1" : ", finite as f32");
     ATTO_REQUIRE(is_adam || opt->method.has_momentum, ATTO_E_STATE,
                  "optimizer_set_momentum: this %s was made without momentum", opt->name);
     if (is_adam) {
@@ -250,8 +251,8 @@ static void use_up_gradients(atto_optimizer *o)
 atto_status atto_optimizer_step(atto_optimizer *opt, double lr)
 {
     ATTO_REQUIRE(opt, ATTO_E_NULL, "optimizer_step: opt is NULL");
-    ATTO_REQUIRE(lr >= 0.0 && lr < INFINITY, ATTO_E_ARGUMENT,
-                 "optimizer_step: lr is %g, expected 0 or more", lr);
+    ATTO_REQUIRE(lr >= 0.0 && lr <= FLT_MAX, ATTO_E_ARGUMENT,
+                 "optimizer_step: lr is %g, expected 0 or more, finite as f32", lr);
     ATTO_TRY(atto__device_check(opt->dev));
     if (!gather_flags(opt)) return ATTO_OK;
     ATTO_TRY(check_memory(opt));
