@@ -620,6 +620,23 @@ static void optim_refuses_what_is_infinite_as_f32(void **state)
     model_drop(&m);
 }
 
+/* ATTO_ZERO is for numbers that have another default. */
+static void optim_refuses_zero_where_0_is_the_default(void **state)
+{
+    (void)state;
+    model m = { 0 };
+    model_add(&m, test_dev, 4, ATTO_F32);
+    const atto_param_set set = model_set(&m);
+    atto_optimizer *opt;
+    REFUSED(SGD(0.1, .momentum = -1.0), "sgd|momentum");
+    REFUSED(SGD(0.1, .weight_decay = -1.0), "sgd|weight_decay");
+    REFUSED(ADAM(.weight_decay = -1.0), "adam|weight_decay");
+    REFUSED(ADAMW(-1.0, .eps = 0.0), "adamw|weight_decay");
+    REFUSED(RMSPROP(.momentum = -1.0), "rmsprop|momentum");
+    REFUSED(RMSPROP(.weight_decay = -1.0), "rmsprop|weight_decay");
+    model_drop(&m);
+}
+
 static void optim_refuses_bad_sets(void **state)
 {
     (void)state;
@@ -739,6 +756,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(optim_momentum_can_be_cycled),
     cmocka_unit_test(optim_refuses_illegal_numbers),
     cmocka_unit_test(optim_refuses_what_is_infinite_as_f32),
+    cmocka_unit_test(optim_refuses_zero_where_0_is_the_default),
     cmocka_unit_test(optim_refuses_bad_sets),
     cmocka_unit_test(optim_calls_refuse_bad_arguments),
 };
