@@ -542,6 +542,37 @@ static void optim_momentum_can_be_cycled(void **state)
     }
 }
 
+/* Infinite gradients for ever: the scale stops at the smallest normal number, and a good step is still
+ * one. */
+static void optim_loss_scale_never_is_0(void **state)
+{
+    (void)state;
+    model m = { 0 };
+    atto_param *p = model_add(&m, test_dev, 2, ATTO_F32);
+    const atto_param_set set = model_set(&m);
+    const atto_loss_scale_options options = { .initial = 0x1p-100 };
+    atto_optimizer *opt;
+    atto_tensor scale;
+    float now;
+    double values[2];
+    put_value(p, (double[]){ 1.0, 2.0 });
+    MUST(atto_sgd_create(NULL, 0.5, &(atto_sgd_options){ .set = set }, &opt));
+    MUST(atto_optimizer_scale_loss(opt, &options));
+    MUST(atto_optimizer_loss_scale(opt, &scale));
+    for (int s = 0; s < 60; s++) {
+        put_grad(p, (double[]){ INFINITY, 0.0 });
+        MUST(atto_optimizer_step(opt, 0.5));
+    }
+    MUST(atto_tensor_read(&scale, &now));
+    assert_true(now == 0x1p-126f);
+    put_grad(p, (double[]){ 0x1p-126, 0x1p-125 });
+    MUST(atto_optimizer_step(opt, 0.5));
+    get_doubles(&p->value, values);
+    assert_true(values[0] == 0.5 && values[1] == 1.0);
+    atto_optimizer_free(opt);
+    model_drop(&m);
+}
+
 /* ---- refusals ---- */
 
 static void optim_refuses_illegal_numbers(void **state)
@@ -715,6 +746,9 @@ static void optim_calls_refuse_bad_arguments(void **state)
     EXPECT_FAIL(atto_optimizer_scale_loss(NULL, NULL), ATTO_E_NULL, "opt");
     EXPECT_FAIL(SCALE(.initial = -1.0), ATTO_E_ARGUMENT, "initial");
     EXPECT_FAIL(SCALE(.initial = 1e39), ATTO_E_ARGUMENT, "initial");
+    EXPECT_FAIL(SCALE(.initial = 0x1p-127), ATTO_E_ARGUMENT, "initial");
+    EXPECT_FAIL(SCALE(.growth = 1e39), ATTO_E_ARGUMENT, "growth");
+    EXPECT_FAIL(SCALE(.backoff = 1e-60), ATTO_E_ARGUMENT, "backoff");
     EXPECT_FAIL(SCALE(.growth = 1.0), ATTO_E_ARGUMENT, "growth");
     EXPECT_FAIL(SCALE(.backoff = 1.0), ATTO_E_ARGUMENT, "backoff");
     EXPECT_FAIL(SCALE(.growth_interval = -1), ATTO_E_ARGUMENT, "growth_interval");
@@ -754,6 +788,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(optim_step_counts_versions),
     cmocka_unit_test(optim_takes_gradients_of_ones_own),
     cmocka_unit_test(optim_momentum_can_be_cycled),
+    cmocka_unit_test(optim_loss_scale_never_is_0),
     cmocka_unit_test(optim_refuses_illegal_numbers),
     cmocka_unit_test(optim_refuses_what_is_infinite_as_f32),
     cmocka_unit_test(optim_refuses_zero_where_0_is_the_default),

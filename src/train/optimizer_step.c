@@ -55,17 +55,19 @@ atto_status atto_optimizer_scale_loss(atto_optimizer *opt, const atto_loss_scale
     const atto_loss_scale_options standard = { 0 };
     const atto_loss_scale_options *o = options ? options : &standard;
     ATTO_TRY(atto__reserved_check("optimizer_scale_loss: options", o->reserved));
-    const float initial = (float)or_default(o->initial, 65536.0);
+    const double initial = or_default(o->initial, 65536.0);
     const double growth = or_default(o->growth, 2.0), backoff = or_default(o->backoff, 0.5);
-    ATTO_REQUIRE(initial > 0.0f && initial < INFINITY, ATTO_E_ARGUMENT,
-                 "optimizer_scale_loss: initial is %g, expected more than 0", o->initial);
-    ATTO_REQUIRE(growth > 1.0 && growth < INFINITY, ATTO_E_ARGUMENT,
-                 "optimizer_scale_loss: growth is %g, expected more than 1", growth);
-    ATTO_REQUIRE(backoff > 0.0 && backoff < 1.0, ATTO_E_ARGUMENT,
-                 "optimizer_scale_loss: backoff is %g, expected 0 to 1, without the ends", backoff);
+    ATTO_REQUIRE(initial >= FLT_MIN && initial <= FLT_MAX, ATTO_E_ARGUMENT,
+                 "optimizer_scale_loss: initial is %g, expected a normal f32 of more than 0",
+                 initial);
+    ATTO_REQUIRE(growth > 1.0 && growth <= FLT_MAX, ATTO_E_ARGUMENT,
+                 "optimizer_scale_loss: growth is %g, expected more than 1, finite as f32", growth);
+    ATTO_REQUIRE((float)backoff > 0.0f && (float)backoff < 1.0f, ATTO_E_ARGUMENT,
+                 "optimizer_scale_loss: backoff is %g, expected 0 to 1 as f32, without the ends",
+                 backoff);
     ATTO_REQUIRE(o->growth_interval >= 0, ATTO_E_ARGUMENT,
                  "optimizer_scale_loss: growth_interval is %d", (int)o->growth_interval);
-    const float control[] = { [ATTO_CONTROL_SCALE] = initial, [ATTO_CONTROL_GOOD] = 0.0f };
+    const float control[] = { [ATTO_CONTROL_SCALE] = (float)initial, [ATTO_CONTROL_GOOD] = 0.0f };
     atto_tensor both;
     ATTO_TRY(atto_tensor_slice(&opt->control, 0, 0, 2, 1, &both));
     ATTO_TRY(atto_tensor_write(&both, control));
