@@ -167,8 +167,8 @@ ATTO_API atto_status atto_optimizer_set_momentum(atto_optimizer *opt, double mom
  */
 ATTO_API atto_status atto_optimizer_clip_norm(atto_optimizer *opt, double max_norm);
 
-/** The last step's norm, before clipping and without the loss scale: one f32 of rank 0 on the device.
- * ATTO_E_STATE unless steps measure it. */
+/** The last step's norm, before clipping and without the loss scale: one f32 of rank 0 on the device;
+ * 0 before the first one measured. ATTO_E_STATE unless steps measure it. */
 ATTO_API atto_status atto_optimizer_norm_tensor(const atto_optimizer *opt, atto_tensor *out);
 /** The same on the host; waits. */
 ATTO_API atto_status atto_optimizer_norm(const atto_optimizer *opt, float *out);
