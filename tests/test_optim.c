@@ -183,9 +183,11 @@ static void optim_clips_the_norm_over_all_chunks(void **state)
     };
     atto_optimizer *opt;
     MUST(atto__optimizer_create(&spec, NULL, &opt));
+    float norm;
     MUST(atto_optimizer_clip_norm(opt, 3.0));
+    MUST(atto_optimizer_norm(opt, &norm));
+    assert_true(norm == 0.0f);
     for (int s = 0; s < 3; s++) {
-        float norm;
         model_give_grads(&m, s, NULL);
         const double want = norm_of(&m), factor = fmin(1.0, 3.0 / (want + 1e-6));
         assert_true(factor < 0.5);
@@ -200,7 +202,6 @@ static void optim_clips_the_norm_over_all_chunks(void **state)
     for (int i = 0; i < m.count; i++) model_expect(&m, i, "optim clipped");
     /* a norm below the limit changes nothing, INFINITY only measures, a gradient that is missing
      * does not count, 0 stops */
-    float norm;
     MUST(atto_optimizer_clip_norm(opt, INFINITY));
     put_grad(m.p[1], (double[]){ 3.0, 0.0, -4.0 });
     MUST(atto_optimizer_step(opt, 0.0));

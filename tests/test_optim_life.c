@@ -542,6 +542,37 @@ static void optim_momentum_can_be_cycled(void **state)
     }
 }
 
+/* Infinite gradients for ever: the scale stops at the smallest normal number, and a good step is still
+ * one. */
+static void optim_loss_scale_never_is_0(void **state)
+{
+    (void)state;
+    model m = { 0 };
+    atto_param *p = model_add(&m, test_dev, 2, ATTO_F32);
+    const atto_param_set set = model_set(&m);
+    const atto_loss_scale_options options = { .initial = 0x1p-100 };
+    atto_optimizer *opt;
+    atto_tensor scale;
+    float now;
+    double values[2];
+    put_value(p, (double[]){ 1.0, 2.0 });
+    MUST(atto_sgd_create(NULL, 0.5, &(atto_sgd_options){ .set = set }, &opt));
+    MUST(atto_optimizer_scale_loss(opt, &options));
+    MUST(atto_optimizer_loss_scale(opt, &scale));
+    for (int s = 0; s < 60; s++) {
+        put_grad(p, (double[]){ INFINITY, 0.0 });
+        MUST(atto_optimizer_step(opt, 0.5));
+    }
+    MUST(atto_tensor_read(&scale, &now));
+    assert_true(now == 0x1p-126f);
+    put_grad(p, (double[]){ 0x1p-126, 0x1p-125 });
+    MUST(atto_optimizer_step(opt, 0.5));
+    get_doubles(&p->value, values);
+    assert_true(values[0] == 0.5 && values[1] == 1.0);
+    atto_optimizer_free(opt);
+    model_drop(&m);
+}
+
 /* ---- refusals ---- */
 
 static void optim_refuses_illegal_numbers(void **state)
@@ -583,6 +614,57 @@ static void optim_refuses_illegal_numbers(void **state)
     REFUSED(RMSPROP(.reserved = { 0, 1 }), "reserved");
     assert_null(opt);
     assert_false(m.p[0]->is_packed);
+    model_drop(&m);
+}
+
+/* Finite as a double is not enough. */
+static void optim_refuses_what_is_infinite_as_f32(void **state)
+{
+    (void)state;
+    model m = { 0 };
+    atto_param *p = model_add(&m, test_dev, 4, ATTO_F32);
+    atto_param_set set = model_set(&m);
+    atto_optimizer *opt;
+    REFUSED(SGD(1e39, .momentum = 0.0), "sgd|lr");
+    REFUSED(SGD(0.1, .momentum = 1e300), "sgd|momentum");
+    REFUSED(SGD(0.1, .weight_decay = 1e300), "sgd|weight_decay");
+    REFUSED(SGD(0.1, .dampening = -1e39), "sgd|dampening");
+    REFUSED(ADAM(.eps = 1e39), "adam|eps");
+    REFUSED(ADAMW(1e300, .eps = 0.0), "adamw|weight_decay");
+    REFUSED(RMSPROP(.momentum = 1e39), "rmsprop|momentum");
+    const atto_param_group bad[] = { { .lr_factor = 1e39 },
+                                     { .has_weight_decay = true, .weight_decay = 1e39 } };
+    static const char *const words[] = { "lr_factor", "weight_decay" };
+    set.group_count = 1;
+    for (int i = 0; i < 2; i++) {
+        set.groups = &bad[i];
+        REFUSED(SGD(0.1, .momentum = 0.0), words[i]);
+    }
+    REFUSED(atto_param_init_uniform(p, 1e300), "bound");
+    REFUSED(atto_param_init_normal(p, -1e39, 1.0), "mean");
+    REFUSED(atto_param_init_normal(p, 0.0, 1e39), "deviation");
+    set = model_set(&m);
+    MUST(SGD(3e38, .momentum = 3e38));
+    REFUSED(atto_optimizer_step(opt, 1e39), "lr");
+    REFUSED(atto_optimizer_set_momentum(opt, 1e300), "momentum");
+    atto_optimizer_free(opt);
+    model_drop(&m);
+}
+
+/* ATTO_ZERO is for numbers that have another default. */
+static void optim_refuses_zero_where_0_is_the_default(void **state)
+{
+    (void)state;
+    model m = { 0 };
+    model_add(&m, test_dev, 4, ATTO_F32);
+    const atto_param_set set = model_set(&m);
+    atto_optimizer *opt;
+    REFUSED(SGD(0.1, .momentum = -1.0), "sgd|momentum");
+    REFUSED(SGD(0.1, .weight_decay = -1.0), "sgd|weight_decay");
+    REFUSED(ADAM(.weight_decay = -1.0), "adam|weight_decay");
+    REFUSED(ADAMW(-1.0, .eps = 0.0), "adamw|weight_decay");
+    REFUSED(RMSPROP(.momentum = -1.0), "rmsprop|momentum");
+    REFUSED(RMSPROP(.weight_decay = -1.0), "rmsprop|weight_decay");
     model_drop(&m);
 }
 
@@ -664,6 +746,9 @@ static void optim_calls_refuse_bad_arguments(void **state)
     EXPECT_FAIL(atto_optimizer_scale_loss(NULL, NULL), ATTO_E_NULL, "opt");
     EXPECT_FAIL(SCALE(.initial = -1.0), ATTO_E_ARGUMENT, "initial");
     EXPECT_FAIL(SCALE(.initial = 1e39), ATTO_E_ARGUMENT, "initial");
+    EXPECT_FAIL(SCALE(.initial = 0x1p-127), ATTO_E_ARGUMENT, "initial");
+    EXPECT_FAIL(SCALE(.growth = 1e39), ATTO_E_ARGUMENT, "growth");
+    EXPECT_FAIL(SCALE(.backoff = 1e-60), ATTO_E_ARGUMENT, "backoff");
     EXPECT_FAIL(SCALE(.growth = 1.0), ATTO_E_ARGUMENT, "growth");
     EXPECT_FAIL(SCALE(.backoff = 1.0), ATTO_E_ARGUMENT, "backoff");
     EXPECT_FAIL(SCALE(.growth_interval = -1), ATTO_E_ARGUMENT, "growth_interval");
@@ -703,7 +788,10 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(optim_step_counts_versions),
     cmocka_unit_test(optim_takes_gradients_of_ones_own),
     cmocka_unit_test(optim_momentum_can_be_cycled),
+    cmocka_unit_test(optim_loss_scale_never_is_0),
     cmocka_unit_test(optim_refuses_illegal_numbers),
+    cmocka_unit_test(optim_refuses_what_is_infinite_as_f32),
+    cmocka_unit_test(optim_refuses_zero_where_0_is_the_default),
     cmocka_unit_test(optim_refuses_bad_sets),
     cmocka_unit_test(optim_calls_refuse_bad_arguments),
 };

@@ -63,9 +63,34 @@ static void schedules_hold_at_their_ends(void **state)
     assert_true(atto_schedule_warmup_cosine(12, 4, 12, 1.0, 0.125) == 0.125);
 }
 
+static void schedules_take_a_negative_step_as_0(void **state)
+{
+    (void)state;
+    static const int64_t steps[] = { -1, -5, INT64_MIN };
+    static const char *const names[] = { "step",          "multi_step",
+                                         "exponential",   "linear",
+                                         "cosine",        "one_cycle",
+                                         "one_cycle_odd", "one_cycle_momentum" };
+    const int64_t first = 0;
+    for (int i = 0; i < 3; i++) {
+        const int64_t step = steps[i];
+        for (size_t k = 0; k < sizeof names / sizeof names[0]; k++)
+            assert_true(schedule_value(names[k], step) == schedule_value(names[k], 0));
+        assert_true(atto_schedule_multi_step(step, &first, 1, 1.0, 0.1) == 0.1);
+        assert_true(atto_schedule_linear(step, 0, 1.0, 2.0) == 2.0);
+        assert_true(atto_schedule_linear(step, -9, 1.0, 2.0) == 2.0);
+        assert_true(atto_schedule_warmup_cosine(step, 4, 12, 1.0, 0.0) == 0.25);
+        assert_true(atto_schedule_warmup_cosine(step, 0, 10, 1.0, 0.0) == 1.0);
+        assert_true(atto_schedule_warmup_cosine(step, -3, 10, 1.0, 0.0) == 1.0);
+        assert_true(atto_schedule_warmup_cosine(step, -9, -3, 1.0, 0.125) == 0.125);
+    }
+    assert_true(atto_schedule_warmup_cosine(5, INT64_MIN, INT64_MAX, 1.0, 0.0) == 1.0);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test_setup(schedules_match_pytorch, golden_read),
     cmocka_unit_test(schedules_hold_at_their_ends),
+    cmocka_unit_test(schedules_take_a_negative_step_as_0),
 };
 
 TEST_MAIN_HOST("schedule", tests)

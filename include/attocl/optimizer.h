@@ -113,8 +113,8 @@ typedef struct atto_rmsprop_options {
  *           device. The root of centred RMSprop is taken of max(0, v - a^2), where PyTorch gives NaN
  * Returns   ATTO_E_NULL      out; neither net nor params, or both; one of the params
  *           ATTO_E_ARGUMENT  nothing to train; a number outside its range: lr, eps, momentum, weight
- *                            decay < 0, betas outside [0, 1), alpha outside [0, 1], NaN or infinity;
- *                            Nesterov without momentum or with dampening; a reserved word
+ *                            decay < 0, betas outside [0, 1), alpha outside [0, 1], NaN, infinite as
+ *                            f32; Nesterov without momentum or with dampening; a reserved word
  *           ATTO_E_STATE     a parameter belongs to another optimiser
  *           ATTO_E_DEVICE    parameters of two devices
  *           ATTO_E_MEMORY    parameters are as before
@@ -137,8 +137,8 @@ ATTO_API void atto_optimizer_free(atto_optimizer *opt);
  * are left alone, and their step does not count. Uses the gradients up: the next backward
  * overwrites. Enqueued, never waits, unless a kernel cannot be built and the CPU stands in.
  *
- * Returns  ATTO_E_NULL; ATTO_E_ARGUMENT (lr < 0, NaN, infinite); ATTO_E_STATE (memory is mapped);
- *          ATTO_E_BUILD (a kernel, where the device's options forbid the CPU); ATTO_E_MEMORY,
+ * Returns  ATTO_E_NULL; ATTO_E_ARGUMENT (lr < 0, NaN, infinite as f32); ATTO_E_STATE (memory is
+ *          mapped); ATTO_E_BUILD (a kernel, where the device's options forbid the CPU); ATTO_E_MEMORY,
  *          ATTO_E_BACKEND, ATTO_E_LOST (a launch: the gradients are used up if part of the step
  *          has been made, else as before)
  */
@@ -167,8 +167,8 @@ ATTO_API atto_status atto_optimizer_set_momentum(atto_optimizer *opt, double mom
  */
 ATTO_API atto_status atto_optimizer_clip_norm(atto_optimizer *opt, double max_norm);
 
-/** The last step's norm, before clipping and without the loss scale: one f32 of rank 0 on the device.
- * ATTO_E_STATE unless steps measure it. */
+/** The last step's norm, before clipping and without the loss scale: one f32 of rank 0 on the device;
+ * 0 before the first one measured. ATTO_E_STATE unless steps measure it. */
 ATTO_API atto_status atto_optimizer_norm_tensor(const atto_optimizer *opt, atto_tensor *out);
 /** The same on the host; waits. */
 ATTO_API atto_status atto_optimizer_norm(const atto_optimizer *opt, float *out);
@@ -184,13 +184,13 @@ typedef struct atto_loss_scale_options {
 
 /**
  * From now on gradients are those of loss * scale: a step divides by it. If one is infinite or NaN the
- * step changes nothing and the scale shrinks; after growth_interval good steps in a row it grows.
- * Decided on the device. The caller scales the loss: atto_backward_from(tape, loss, &scale) with the
- * tensor of atto_optimizer_loss_scale, instead of atto_backward(tape, loss).
+ * step changes nothing and the scale shrinks, not below 2^-126; after growth_interval good steps in a
+ * row it grows. Decided on the device. The caller scales the loss: atto_backward_from(tape, loss,
+ * &scale) with the tensor of atto_optimizer_loss_scale, instead of atto_backward(tape, loss).
  *
  * @param options  NULL = defaults
- * Returns         ATTO_E_NULL, ATTO_E_MEMORY, ATTO_E_ARGUMENT (initial <= 0, growth <= 1, backoff
- *                 not in (0, 1), negative interval, reserved)
+ * Returns         ATTO_E_NULL, ATTO_E_MEMORY, ATTO_E_ARGUMENT (initial < 2^-126, growth <= 1, either
+ *                 infinite as f32, backoff as f32 not in (0, 1), negative interval, reserved)
  */
 ATTO_API atto_status atto_optimizer_scale_loss(atto_optimizer *opt,
                                                const atto_loss_scale_options *options);

@@ -4,7 +4,7 @@
  *     atto_optimizer_step(opt, atto_schedule_cosine(i, steps, 1e-3, 0.0));
  *
  * step counts from 0: the value is the one that PyTorch's scheduler has after `step` calls of its
- * step(). A negative step is 0. Two schedules one after the other: choose by the step,
+ * step(). A negative step or length is 0. Two schedules one after the other: choose by the step,
  * i < w ? atto_schedule_linear(i, w, base / 3, base) : atto_schedule_cosine(i - w, n - w, base, 0). */
 #ifndef ATTOCL_SCHEDULE_H
 #define ATTOCL_SCHEDULE_H

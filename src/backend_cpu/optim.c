@@ -106,7 +106,7 @@ static void update_scale(float *control, bool skips, const atto__optim_numbers *
     const bool grows = good == n->growth_interval;
     control[ATTO_CONTROL_GOOD] = grows ? 0.0f : good;
     if (grows) control[ATTO_CONTROL_SCALE] = atto_optim_grown(scale, n->growth);
-    if (skips) control[ATTO_CONTROL_SCALE] = scale * n->backoff;
+    if (skips) control[ATTO_CONTROL_SCALE] = atto_optim_shrunk(scale, n->backoff);
     if (skips) control[ATTO_CONTROL_SKIPPED] += 1.0f;
 }
 

@@ -68,6 +68,12 @@ ATTO_INLINE float atto_optim_grown(float scale, float growth)
     return grown < INFINITY ? grown : scale;
 }
 
+/* Never below the smallest normal number: a step divides by the scale. */
+ATTO_INLINE float atto_optim_shrunk(float scale, float backoff)
+{
+    return attop_max(scale * backoff, 0x1p-126f);
+}
+
 ATTO_INLINE int atto_optim_is_finite(float x)
 {
     return (attop_bits(x) & 0x7f800000u) != 0x7f800000u;

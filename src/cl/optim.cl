@@ -123,7 +123,7 @@ static inline void optim_update_scale(__global float *control, bool skips, float
     const bool grows = good == interval;
     control[ATTO_CONTROL_GOOD] = grows ? 0.0f : good;
     if (grows) control[ATTO_CONTROL_SCALE] = atto_optim_grown(scale, growth);
-    if (skips) control[ATTO_CONTROL_SCALE] = scale * backoff;
+    if (skips) control[ATTO_CONTROL_SCALE] = atto_optim_shrunk(scale, backoff);
     if (skips) control[ATTO_CONTROL_SKIPPED] += 1.0f;
 }
 

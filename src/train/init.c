@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Initial values: drawn on the host from the device's stream, so that they are the same bits on every
  * device. */
+#include <float.h>
 #include <math.h>
 
 #include "alloc.h"
@@ -69,18 +70,18 @@ static atto_status init(atto_param *p, int64_t numbers, draw_fn f, draw *d)
 atto_status atto_param_init_uniform(atto_param *p, double bound)
 {
     ATTO_REQUIRE(p, ATTO_E_NULL, "param_init_uniform: p is NULL");
-    ATTO_REQUIRE(bound >= 0.0 && bound < INFINITY, ATTO_E_ARGUMENT,
-                 "param_init_uniform: the bound is %g, expected a finite one from 0", bound);
+    ATTO_REQUIRE(bound >= 0.0 && bound <= FLT_MAX, ATTO_E_ARGUMENT,
+                 "param_init_uniform: the bound is %g, expected one from 0, finite as f32", bound);
     return init(p, atto_tensor_numel(&p->value), draw_uniform, &(draw){ .bound = bound });
 }
 
 atto_status atto_param_init_normal(atto_param *p, double mean, double deviation)
 {
     ATTO_REQUIRE(p, ATTO_E_NULL, "param_init_normal: p is NULL");
-    ATTO_REQUIRE(
-        isfinite(mean) && deviation >= 0.0 && deviation < INFINITY, ATTO_E_ARGUMENT,
-        "param_init_normal: mean %g and deviation %g, expected finite ones, deviation from 0", mean,
-        deviation);
+    ATTO_REQUIRE(fabs(mean) <= FLT_MAX && deviation >= 0.0 && deviation <= FLT_MAX, ATTO_E_ARGUMENT,
+                 "param_init_normal: mean %g and deviation %g, expected ones finite as f32, "
+                 "deviation from 0",
+                 mean, deviation);
     return init(p, 2 * atto_tensor_numel(&p->value), draw_normal,
                 &(draw){ .mean = mean, .deviation = deviation });
 }

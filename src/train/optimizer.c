@@ -2,6 +2,7 @@
 /* Optimisers: making them, their numbers, and what can be asked of them. */
 #include "train/optimizer.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -16,11 +17,11 @@ static double resolve(double value, double standard)
     return value == ATTO_ZERO ? 0.0 : value;
 }
 
-/* At least 0 and finite. */
+/* At least 0, and finite as f32. */
 static atto_status check_positive(const char *name, const char *what, double value)
 {
-    ATTO_REQUIRE(value >= 0.0 && value < INFINITY, ATTO_E_ARGUMENT,
-                 "%s: %s is %g, expected 0 or more", name, what, value);
+    ATTO_REQUIRE(value >= 0.0 && value <= FLT_MAX, ATTO_E_ARGUMENT,
+                 "%s: %s is %g, expected 0 or more, finite as f32", name, what, value);
     return ATTO_OK;
 }
 
@@ -56,7 +57,7 @@ static atto_status check_spec(const atto__optimizer_spec *s)
     ATTO_TRY(check_positive(s->name, "lr", s->lr));
     ATTO_TRY(check_positive(s->name, "weight_decay", s->weight_decay));
     ATTO_TRY(check_positive(s->name, "momentum", s->momentum));
-    ATTO_REQUIRE(isfinite(s->dampening), ATTO_E_ARGUMENT, "%s: dampening is %g", s->name,
+    ATTO_REQUIRE(fabs(s->dampening) <= FLT_MAX, ATTO_E_ARGUMENT, "%s: dampening is %g", s->name,
                  s->dampening);
     ATTO_REQUIRE(!s->nesterov || (s->momentum > 0.0 && s->dampening == 0.0), ATTO_E_ARGUMENT,
                  "%s: nesterov needs momentum > 0 and dampening 0, got %g and %g", s->name,
@@ -189,8 +190,8 @@ atto_status atto_sgd_create(atto_module *net, double lr, const atto_sgd_options 
         .name = "sgd",
         .kind = ATTO_OPTIM_SGD,
         .lr = lr,
-        .weight_decay = resolve(given->weight_decay, 0.0),
-        .momentum = resolve(given->momentum, 0.0),
+        .weight_decay = given->weight_decay,
+        .momentum = given->momentum,
         .dampening = given->dampening,
         .nesterov = given->nesterov,
         .maximize = given->maximize,
@@ -210,7 +211,7 @@ atto_status atto_adam_create(atto_module *net, double lr, const atto_adam_option
         .name = "adam",
         .kind = ATTO_OPTIM_ADAM,
         .lr = lr,
-        .weight_decay = resolve(given->weight_decay, 0.0),
+        .weight_decay = given->weight_decay,
         .beta1 = resolve(given->beta1, 0.9),
         .beta2 = resolve(given->beta2, 0.999),
         .eps = resolve(given->eps, 1e-8),
@@ -253,8 +254,8 @@ atto_status atto_rmsprop_create(atto_module *net, double lr, const atto_rmsprop_
         .name = "rmsprop",
         .kind = ATTO_OPTIM_RMSPROP,
         .lr = lr,
-        .weight_decay = resolve(given->weight_decay, 0.0),
-        .momentum = resolve(given->momentum, 0.0),
+        .weight_decay = given->weight_decay,
+        .momentum = given->momentum,
         .beta2 = resolve(given->alpha, 0.99),
         .eps = resolve(given->eps, 1e-8),
         .centered = given->centered,

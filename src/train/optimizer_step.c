@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Steps of an optimiser: clipping, loss scaling, and one launch for each chunk. */
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -12,9 +13,9 @@ atto_status atto_optimizer_set_momentum(atto_optimizer *opt, double momentum)
 {
     ATTO_REQUIRE(opt, ATTO_E_NULL, "optimizer_set_momentum: opt is NULL");
     const bool is_adam = opt->method.kind == ATTO_OPTIM_ADAM;
-    ATTO_REQUIRE(momentum >= 0.0 && momentum < (is_adam ? 1.0 : INFINITY), ATTO_E_ARGUMENT,
-                 "optimizer_set_momentum: %g, expected 0 or more%s", momentum,
-                 is_adam ? " and less than 1" : "");
+    ATTO_REQUIRE(momentum >= 0.0 && (is_adam ? momentum < 1.0 : momentum <= FLT_MAX),
+                 ATTO_E_ARGUMENT, "optimizer_set_momentum: momentum is %g, expected 0 or more%s",
+                 momentum, is_adam ? " and less than 1" : ", finite as f32");
     ATTO_REQUIRE(is_adam || opt->method.has_momentum, ATTO_E_STATE,
                  "optimizer_set_momentum: this %s was made without momentum", opt->name);
     if (is_adam) {
@@ -54,17 +55,19 @@ atto_status atto_optimizer_scale_loss(atto_optimizer *opt, const atto_loss_scale
     const atto_loss_scale_options standard = { 0 };
     const atto_loss_scale_options *o = options ? options : &standard;
     ATTO_TRY(atto__reserved_check("optimizer_scale_loss: options", o->reserved));
-    const float initial = (float)or_default(o->initial, 65536.0);
+    const double initial = or_default(o->initial, 65536.0);
     const double growth = or_default(o->growth, 2.0), backoff = or_default(o->backoff, 0.5);
-    ATTO_REQUIRE(initial > 0.0f && initial < INFINITY, ATTO_E_ARGUMENT,
-                 "optimizer_scale_loss: initial is %g, expected more than 0", o->initial);
-    ATTO_REQUIRE(growth > 1.0 && growth < INFINITY, ATTO_E_ARGUMENT,
-                 "optimizer_scale_loss: growth is %g, expected more than 1", growth);
-    ATTO_REQUIRE(backoff > 0.0 && backoff < 1.0, ATTO_E_ARGUMENT,
-                 "optimizer_scale_loss: backoff is %g, expected 0 to 1, without the ends", backoff);
+    ATTO_REQUIRE(initial >= FLT_MIN && initial <= FLT_MAX, ATTO_E_ARGUMENT,
+                 "optimizer_scale_loss: initial is %g, expected a normal f32 of more than 0",
+                 initial);
+    ATTO_REQUIRE(growth > 1.0 && growth <= FLT_MAX, ATTO_E_ARGUMENT,
+                 "optimizer_scale_loss: growth is %g, expected more than 1, finite as f32", growth);
+    ATTO_REQUIRE((float)backoff > 0.0f && (float)backoff < 1.0f, ATTO_E_ARGUMENT,
+                 "optimizer_scale_loss: backoff is %g, expected 0 to 1 as f32, without the ends",
+                 backoff);
     ATTO_REQUIRE(o->growth_interval >= 0, ATTO_E_ARGUMENT,
                  "optimizer_scale_loss: growth_interval is %d", (int)o->growth_interval);
-    const float control[] = { [ATTO_CONTROL_SCALE] = initial, [ATTO_CONTROL_GOOD] = 0.0f };
+    const float control[] = { [ATTO_CONTROL_SCALE] = (float)initial, [ATTO_CONTROL_GOOD] = 0.0f };
     atto_tensor both;
     ATTO_TRY(atto_tensor_slice(&opt->control, 0, 0, 2, 1, &both));
     ATTO_TRY(atto_tensor_write(&both, control));
@@ -250,8 +253,8 @@ static void use_up_gradients(atto_optimizer *o)
 atto_status atto_optimizer_step(atto_optimizer *opt, double lr)
 {
     ATTO_REQUIRE(opt, ATTO_E_NULL, "optimizer_step: opt is NULL");
-    ATTO_REQUIRE(lr >= 0.0 && lr < INFINITY, ATTO_E_ARGUMENT,
-                 "optimizer_step: lr is %g, expected 0 or more", lr);
+    ATTO_REQUIRE(lr >= 0.0 && lr <= FLT_MAX, ATTO_E_ARGUMENT,
+                 "optimizer_step: lr is %g, expected 0 or more, finite as f32", lr);
     ATTO_TRY(atto__device_check(opt->dev));
     if (!gather_flags(opt)) return ATTO_OK;
     ATTO_TRY(check_memory(opt));

@@ -7,33 +7,37 @@
 
 #define PI 3.14159265358979323846
 
-static double at_least_0(int64_t step)
+/* A step or a length. */
+static int64_t at_least_0(int64_t count)
 {
-    return step > 0 ? (double)step : 0.0;
+    return count > 0 ? count : 0;
 }
 
 double atto_schedule_step(int64_t step, int64_t every, double base, double gamma)
 {
-    return base * pow(gamma, floor(at_least_0(step) / (double)(every > 1 ? every : 1)));
+    const double now = (double)at_least_0(step);
+    return base * pow(gamma, floor(now / (double)(every > 1 ? every : 1)));
 }
 
 double atto_schedule_multi_step(int64_t step, const int64_t *milestones, int32_t count, double base,
                                 double gamma)
 {
+    const int64_t now = at_least_0(step);
     int32_t passed = 0;
-    for (int32_t i = 0; milestones && i < count; i++) passed += milestones[i] <= step;
+    for (int32_t i = 0; milestones && i < count; i++) passed += milestones[i] <= now;
     return base * pow(gamma, passed);
 }
 
 double atto_schedule_exponential(int64_t step, double base, double gamma)
 {
-    return base * pow(gamma, at_least_0(step));
+    return base * pow(gamma, (double)at_least_0(step));
 }
 
 double atto_schedule_linear(int64_t step, int64_t total, double from, double to)
 {
-    if (step >= total) return to;
-    return from + (to - from) * (at_least_0(step) / (double)total);
+    const int64_t now = at_least_0(step);
+    if (now >= total) return to;
+    return from + (to - from) * ((double)now / (double)total);
 }
 
 /* From start to end as part goes from 0 to 1. */
@@ -49,15 +53,17 @@ static double along_line(double start, double end, double part)
 
 double atto_schedule_cosine(int64_t step, int64_t total, double base, double min)
 {
-    return total < 1 ? base : along_cosine(base, min, at_least_0(step) / (double)total);
+    const double now = (double)at_least_0(step);
+    return total < 1 ? base : along_cosine(base, min, now / (double)total);
 }
 
 double atto_schedule_warmup_cosine(int64_t step, int64_t warmup, int64_t total, double base,
                                    double min)
 {
-    if (step < warmup) return base * (at_least_0(step) + 1.0) / (double)warmup;
-    if (step >= total) return min;
-    return atto_schedule_cosine(step - warmup, total - warmup, base, min);
+    const int64_t now = at_least_0(step), rise = at_least_0(warmup);
+    if (now < rise) return base * ((double)now + 1.0) / (double)rise;
+    if (now >= total) return min;
+    return atto_schedule_cosine(now - rise, total - rise, base, min);
 }
 
 /* ---- one cycle ---- */
@@ -88,14 +94,14 @@ static double on_phases(const phase *list, int32_t count, double step, bool line
 static double cycle(int64_t step, int64_t total, double first, double top, double last,
                     const atto_one_cycle_options *options)
 {
-    const double n = (double)total;
+    const double now = (double)at_least_0(step), n = (double)at_least_0(total);
     const double rise = or_default(options->pct_start, 0.3) * n;
     const phase two[] = { { rise - 1.0, first, top }, { n - 1.0, top, last } };
     const phase three[] = { { rise - 1.0, first, top },
                             { 2.0 * rise - 2.0, top, first },
                             { n - 1.0, first, last } };
-    return options->three_phase ? on_phases(three, 3, at_least_0(step), options->linear)
-                                : on_phases(two, 2, at_least_0(step), options->linear);
+    return options->three_phase ? on_phases(three, 3, now, options->linear)
+                                : on_phases(two, 2, now, options->linear);
 }
 
 double atto_schedule_one_cycle(int64_t step, int64_t total, double max,
