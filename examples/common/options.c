@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "number.h"
+#include "output.h"
 
 /* ---- help ---- */
 
@@ -188,7 +189,9 @@ int options_parse(const option_page *page, int argc, char **argv)
     while (result == OPTIONS_RUN && (code = getopt_long(argc, argv, letters, longs, NULL)) != -1) {
         if (code == 'h') {
             print_help(page);
-            return OPTIONS_OK;
+            if (output_flush(stdout, "standard output") == ATTO_OK) return OPTIONS_OK;
+            fprintf(stderr, "%s: %s\n", page->program, failure_message());
+            return OPTIONS_FAILED;
         }
         const option_row *row = find_row(page, code);
         result = row != NULL ? take(page, row) : refuse(page, code, argv[optind - 1]);

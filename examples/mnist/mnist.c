@@ -8,6 +8,7 @@
 #include "csv.h"
 #include "curves.h"
 #include "options.h"
+#include "output.h"
 #include "progress.h"
 #include "train.h"
 
@@ -71,6 +72,11 @@ typedef struct run {
     history history;
 } run;
 
+static atto_status flush_output(void)
+{
+    return output_flush(stdout, "standard output");
+}
+
 static void on_epoch_begin(void *data, int64_t epoch)
 {
     run *r = data;
@@ -91,6 +97,7 @@ static atto_status on_epoch_end(void *data, const train_epoch *e)
     snprintf(metrics, sizeof metrics, "loss %.4f  test loss %.4f  test accuracy %.2f %%",
              e->train_loss, e->test_loss, 100 * e->test_accuracy);
     progress_epoch_end(&r->progress, metrics);
+    TRY(flush_output());
     h->epoch[h->count] = (double)e->epoch;
     h->train_loss[h->count] = e->train_loss;
     h->test_loss[h->count] = e->test_loss;
@@ -130,6 +137,18 @@ static atto_status open_csv(run *r)
     return csv_open(&r->csv, r->settings->csv, columns, 5);
 }
 
+/* Before the training, so that it is not in vain. */
+static atto_status open_files(run *r)
+{
+    const settings *s = r->settings;
+    if (s->csv != NULL) TRY(output_try(s->csv));
+    if (s->plot != NULL) TRY(output_try(s->plot));
+    if (s->csv != NULL && s->plot != NULL && output_same(s->csv, s->plot))
+        return failure(ATTO_E_ARGUMENT, "--csv %s and --plot %s are the same file", s->csv,
+                       s->plot);
+    return s->csv != NULL ? open_csv(r) : ATTO_OK;
+}
+
 static atto_status train_and_report(run *r, atto_device *dev)
 {
     const train_watch watch = { r, on_epoch_begin, on_step, on_epoch_end };
@@ -137,9 +156,9 @@ static atto_status train_and_report(run *r, atto_device *dev)
     TRY_ATTO(atto_device_describe(dev, &info));
     printf("%s (%s), %lld training and %lld test images\n", info.name, info.backend,
            (long long)r->data->train.count, (long long)r->data->test.count);
-    fflush(stdout);
+    TRY(flush_output());
     TRY(history_create(&r->history, r->settings->train.epochs));
-    if (r->settings->csv != NULL) TRY(open_csv(r));
+    TRY(open_files(r));
     TRY(train(dev, &r->settings->train, r->data, &watch));
     return r->settings->plot != NULL ? plot(&r->history, r->settings->plot, info.name) : ATTO_OK;
 }

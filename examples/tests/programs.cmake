@@ -17,4 +17,15 @@ expect(1 "^mnist: ATTO_E_IO: /nowhere: no train-images" ${MNIST} --data /nowhere
 expect(1 "^mnist: ATTO_E_DEVICE: .*no such thing" ${MNIST} --device "no such thing")
 expect(1 "mnist: ATTO_E_IO: /nowhere/x.csv: cannot be written"
   ${MNIST} --device cpu --csv /nowhere/x.csv)
+expect(1 "test images\nmnist: ATTO_E_IO: /nowhere/x.svg: cannot be written"
+  ${MNIST} --device cpu --plot /nowhere/x.svg)
+expect(1 "test images\nmnist: ATTO_E_ARGUMENT: --csv same.out and --plot ./same.out are the same file"
+  ${MNIST} --device cpu --csv same.out --plot ./same.out)
+file(REMOVE same.out)
+if(EXISTS /dev/full) # Linux: every write fails for want of space
+  expect(1 "^mnist: ATTO_E_IO: standard output: cannot be written: No space"
+    sh -c "'${MNIST}' --device cpu --epochs 1 > /dev/full")
+  expect(1 "^mnist: standard output: cannot be written: No space"
+    sh -c "'${MNIST}' --help > /dev/full")
+endif()
 expect(0 "epoch 1/1  loss 0\\.[0-9]+  test loss 0\\.[0-9]+  test accuracy 9[0-9]\\." ${MNIST} --device cpu --epochs 1)

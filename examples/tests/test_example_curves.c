@@ -11,6 +11,7 @@
 #include "csv.h"
 #include "curves.h"
 #include "number.h"
+#include "output.h"
 #include "xml.h"
 
 static const double nan_ = (double)NAN, inf_ = (double)INFINITY;
@@ -117,6 +118,34 @@ static void files_that_cannot_be_written_are_named(void **state)
     assert_non_null(strstr(failure_message(), "No space"));
     csv_close(&c);
     assert_int_equal(curves_write("/dev/full", "", NULL, 0), ATTO_E_IO);
+    full = fopen("/dev/full", "w");
+    fputs("lost", full);
+    assert_int_equal(output_flush(full, "it"), ATTO_E_IO);
+    assert_string_equal(failure_message(), "it: cannot be written: No space left on device");
+    fclose(full);
+}
+
+#define OUT "test_output.txt"
+
+static void output_try_keeps_what_a_file_holds(void **state)
+{
+    (void)state;
+    remove(OUT);
+    assert_false(output_same(OUT, "./" OUT)); /* there is none yet */
+    assert_int_equal(output_try(OUT), ATTO_OK);
+    assert_true(output_same(OUT, "./" OUT));
+    assert_false(output_same("/dev/null", "/dev/null"));
+    FILE *file = fopen(OUT, "wb");
+    fputs("kept", file);
+    fclose(file);
+    assert_int_equal(output_try(OUT), ATTO_OK);
+    char *text = contents(OUT);
+    assert_string_equal(text, "kept");
+    free(text);
+    remove(OUT);
+    assert_int_equal(output_try("/nowhere/x"), ATTO_E_IO);
+    assert_string_equal(failure_message(),
+                        "/nowhere/x: cannot be written: No such file or directory");
 }
 
 /* ---- XML text ---- */
@@ -341,6 +370,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(number_text_of_nine_digits_brings_floats_back),
     cmocka_unit_test(csv_writes_rows_and_quotes_names),
     cmocka_unit_test(files_that_cannot_be_written_are_named),
+    cmocka_unit_test(output_try_keeps_what_a_file_holds),
     cmocka_unit_test(xml_text_escapes_and_replaces),
     cmocka_unit_test(axis_has_round_ticks_around_its_values),
     cmocka_unit_test(axis_shows_any_range),
