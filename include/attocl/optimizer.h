@@ -159,10 +159,12 @@ ATTO_API atto_status atto_optimizer_set_momentum(atto_optimizer *opt, double mom
 
 /**
  * From now on each step first multiplies the gradients by min(1, max_norm / (norm + 1e-6)), norm = the
- * root of the sum of their squares over all parameters. INFINITY only measures, 0 stops. A norm that
- * is infinite or NaN makes values NaN, as in PyTorch; with loss scaling such a step is skipped.
+ * root of the sum of their squares over all parameters. INFINITY only measures, 0 stops. As in
+ * PyTorch, an infinite norm makes finite gradients 0 and infinite ones NaN, and a NaN makes all NaN; with
+ * loss scaling such a step is skipped.
  *
- * Numerics  the same sum in the same order whatever the number of threads
+ * Numerics  squares and their sum are f32: gradients above 1.8e19 have an infinite norm, those below 1e-23
+ *           hardly count; the same order of summation whatever the number of threads
  * Returns   ATTO_E_NULL, ATTO_E_ARGUMENT (negative or NaN), ATTO_E_MEMORY
  */
 ATTO_API atto_status atto_optimizer_clip_norm(atto_optimizer *opt, double max_norm);

@@ -144,6 +144,12 @@ static atto_status open_device(atto_device *dev, int32_t local_index)
 
 const atto__backend atto__cpu_backend = { "cpu", list, open_device };
 
+int32_t atto__cpu_most_threads(const atto_device *dev)
+{
+    const cpu_device *cpu = dev->impl;
+    return cpu->threads;
+}
+
 int32_t atto__cpu_threads(const atto_device *dev)
 {
     const cpu_device *cpu = dev->impl;

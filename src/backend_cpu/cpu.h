@@ -15,6 +15,10 @@
  * process that first opened a CPU device: it has not got its parent's threads. */
 int32_t atto__cpu_threads(const atto_device *dev);
 
+/* The most that the above gives: plans that take memory are made for it, so that steps of equal shapes
+ * take equal memory. */
+int32_t atto__cpu_most_threads(const atto_device *dev);
+
 /* Table slots that are the same at every level. */
 void atto__cpu_close(atto_device *dev);
 atto_status atto__cpu_alloc(atto_device *dev, size_t bytes, void **out);

@@ -54,10 +54,10 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-static int32_t threads_for(const atto_device *dev, const atto__gemm *g)
+/* Of so many threads those that have enough to do. */
+static int32_t threads_for(const atto__gemm *g, int32_t threads)
 {
     const double work = (double)g->m * (double)g->n * (double)g->k / THREAD_WORK;
-    const int32_t threads = atto__cpu_threads(dev);
     return work < threads - 1 ? 1 + (int32_t)work : threads;
 }
 
@@ -350,10 +350,10 @@ static atto_status take_scratch(atto_device *dev, plan *p)
 
 static atto_status run_packed(atto_device *dev, const atto__gemm *g)
 {
-    const int32_t threads = threads_for(dev, g);
-    plan p = make_plan(g, threads);
+    plan p = make_plan(g, threads_for(g, atto__cpu_most_threads(dev)));
     ATTO_TRY(take_scratch(dev, &p));
-    atto__parallel(threads, &(atto__work){ p.steps + 1, stage_units, stage_run, &p });
+    atto__parallel(threads_for(g, atto__cpu_threads(dev)),
+                   &(atto__work){ p.steps + 1, stage_units, stage_run, &p });
     return ATTO_OK;
 }
 
@@ -452,7 +452,7 @@ static int32_t sum_columns(const atto__gemm *g, int32_t threads)
 
 static atto_status run_skinny(atto_device *dev, const atto__gemm *g)
 {
-    const int32_t threads = threads_for(dev, g);
+    const int32_t threads = threads_for(g, atto__cpu_threads(dev));
     skinny_plan p = { .g = g, .a = g->a.data, .a_stride = g->a.stride };
     p.columns = g->b.along_k ? DOT_COLUMNS : sum_columns(g, threads);
     if (g->prologue || g->a.dtype != ATTO_F32) {
