@@ -86,6 +86,12 @@ atto_status atto__optimizer_add_net(atto_optimizer *o, const atto_param_set *set
 /* optimizer_net.c: whether the parameter is one of the module's. */
 atto_status atto__module_has(const atto_module *m, const atto_param *p, bool *out);
 
+/* An option whose 0 stands for something else. */
+static inline double atto__or_default(double value, double standard)
+{
+    return value == 0.0 ? standard : value;
+}
+
 /* The three slots of a backend. */
 typedef enum atto__optim_part {
     ATTO_OPTIM_NORM,

@@ -44,19 +44,15 @@ atto_status atto_optimizer_clip_norm(atto_optimizer *opt, double max_norm)
     return ATTO_OK;
 }
 
-static double or_default(double value, double standard)
-{
-    return value == 0.0 ? standard : value;
-}
-
 atto_status atto_optimizer_scale_loss(atto_optimizer *opt, const atto_loss_scale_options *options)
 {
     ATTO_REQUIRE(opt, ATTO_E_NULL, "optimizer_scale_loss: opt is NULL");
     const atto_loss_scale_options standard = { 0 };
     const atto_loss_scale_options *o = options ? options : &standard;
     ATTO_TRY(atto__reserved_check("optimizer_scale_loss: options", o->reserved));
-    const double initial = or_default(o->initial, 65536.0);
-    const double growth = or_default(o->growth, 2.0), backoff = or_default(o->backoff, 0.5);
+    const double initial = atto__or_default(o->initial, 65536.0);
+    const double growth = atto__or_default(o->growth, 2.0),
+                 backoff = atto__or_default(o->backoff, 0.5);
     ATTO_REQUIRE(initial >= FLT_MIN && initial <= FLT_MAX, ATTO_E_ARGUMENT,
                  "optimizer_scale_loss: initial is %g, expected a normal f32 of more than 0",
                  initial);

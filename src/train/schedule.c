@@ -5,6 +5,8 @@
 #include <math.h>
 #include <stddef.h>
 
+#include "train/optimizer.h"
+
 #define PI 3.14159265358979323846
 
 /* A step or a length. */
@@ -74,11 +76,6 @@ typedef struct phase {
     double from, to;
 } phase;
 
-static double or_default(double value, double standard)
-{
-    return value == 0.0 ? standard : value;
-}
-
 /* The value on the first phase that reaches the step; PyTorch's phases end between steps. */
 static double on_phases(const phase *list, int32_t count, double step, bool linear)
 {
@@ -95,7 +92,7 @@ static double cycle(int64_t step, int64_t total, double first, double top, doubl
                     const atto_one_cycle_options *options)
 {
     const double now = (double)at_least_0(step), n = (double)at_least_0(total);
-    const double rise = or_default(options->pct_start, 0.3) * n;
+    const double rise = atto__or_default(options->pct_start, 0.3) * n;
     const phase two[] = { { rise - 1.0, first, top }, { n - 1.0, top, last } };
     const phase three[] = { { rise - 1.0, first, top },
                             { 2.0 * rise - 2.0, top, first },
@@ -109,8 +106,8 @@ double atto_schedule_one_cycle(int64_t step, int64_t total, double max,
 {
     const atto_one_cycle_options standard = { 0 };
     const atto_one_cycle_options *o = options ? options : &standard;
-    const double first = max / or_default(o->div_factor, 25.0);
-    return cycle(step, total, first, max, first / or_default(o->final_div_factor, 1e4), o);
+    const double first = max / atto__or_default(o->div_factor, 25.0);
+    return cycle(step, total, first, max, first / atto__or_default(o->final_div_factor, 1e4), o);
 }
 
 double atto_schedule_one_cycle_momentum(int64_t step, int64_t total, double low, double high,
