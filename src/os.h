@@ -32,6 +32,14 @@ double atto__clock(void);
 /* Lets another thread have this processor, if one wants it. */
 void atto__yield(void);
 
+/* Sleeps as briefly as the system can, some tens of microseconds. */
+void atto__nap(void);
+
+/* The processor that the calling thread runs on, or -1; moves the thread to another one if it runs on that
+ * and may run elsewhere (Linux; elsewhere nothing happens). Where it may run stays as it was. */
+int32_t atto__processor(void);
+void atto__leave_processor(int32_t processor);
+
 /* Number of this process; used in names of temporary files and to notice fork. */
 uint64_t atto__process_id(void);
 

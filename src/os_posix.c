@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* os.h on POSIX systems. */
+#define _GNU_SOURCE     /* sched_getcpu, cpu_set_t */
 #define _DEFAULT_SOURCE /* _SC_PHYS_PAGES, beyond POSIX */
 #define _POSIX_C_SOURCE 200809L
 #include "os.h"
@@ -53,6 +54,45 @@ void atto__yield(void)
 {
     sched_yield();
 }
+
+void atto__nap(void)
+{
+    nanosleep(&(struct timespec){ .tv_nsec = 1 }, NULL);
+}
+
+#if defined(__linux__) && defined(CPU_SET)
+
+int32_t atto__processor(void)
+{
+    return sched_getcpu();
+}
+
+/* Forbidding the processor moves the thread at once, allowing it again does not move it back. */
+void atto__leave_processor(int32_t processor)
+{
+    cpu_set_t allowed, others;
+    if (processor < 0 || sched_getcpu() != processor) return;
+    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
+    others = allowed;
+    CPU_CLR((size_t)processor, &others);
+    if (CPU_COUNT(&others) == 0) return;
+    if (sched_setaffinity(0, sizeof others, &others) == 0)
+        sched_setaffinity(0, sizeof allowed, &allowed);
+}
+
+#else
+
+int32_t atto__processor(void)
+{
+    return -1;
+}
+
+void atto__leave_processor(int32_t processor)
+{
+    (void)processor;
+}
+
+#endif
 
 uint64_t atto__process_id(void)
 {

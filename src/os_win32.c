@@ -49,6 +49,21 @@ void atto__yield(void)
     SwitchToThread();
 }
 
+void atto__nap(void)
+{
+    Sleep(1);
+}
+
+int32_t atto__processor(void)
+{
+    return -1;
+}
+
+void atto__leave_processor(int32_t processor)
+{
+    (void)processor;
+}
+
 uint64_t atto__process_id(void)
 {
     return GetCurrentProcessId();

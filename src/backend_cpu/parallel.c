@@ -11,8 +11,10 @@
 
 #include "os.h"
 
-/* Looks before a waiting thread offers its processor to others: some microseconds. */
+/* Looks before a waiting thread offers its processor to others, some microseconds; and before it sleeps, which
+ * is the only thing that lets a thread start that was queued behind this one. */
 #define PAUSES 300
+#define OFFERS 100
 
 /* Ranges per thread in a plain loop: how much of it a late thread may hold up. */
 #define RANGES_PER_THREAD 16
@@ -43,11 +45,15 @@ static void wait_until(atomic_llong *count, long long wanted)
 {
     int32_t looks = 0;
     while (atomic_load_explicit(count, memory_order_acquire) < wanted) {
-        if (looks++ < PAUSES) {
+        if (looks < PAUSES) {
             pause_briefly();
-        } else {
+        } else if (looks < PAUSES + OFFERS) {
             atto__yield();
+        } else {
+            atto__nap();
+            continue;
         }
+        looks++;
     }
 }
 
@@ -95,16 +101,19 @@ static void run_alone(const atto__work *work)
 #ifdef _OPENMP
 
 /* The first thread waits for the others here, where it lets them use its processor, and not in the
- * barrier at the end of the region, where it would not. */
+ * barrier at the end of the region, where it would not. Linux may wake a thread on the processor of the one
+ * that woke it, and both would share it for many regions: the thread moves over. */
 static void run_together(int32_t threads, const atto__work *work)
 {
     team t = { .work = work };
+    const int32_t processor = atto__processor();
     const double start = atto__clock();
     double began = start, finished = start; /* the first thread's work */
 #pragma omp parallel num_threads(threads)
     {
         const bool first = omp_get_thread_num() == 0;
         if (first) began = atto__clock();
+        if (!first) atto__leave_processor(processor);
         take_units(&t);
         if (first) finished = atto__clock();
         atomic_fetch_add_explicit(&t.arrived, 1, memory_order_release);
