@@ -16,8 +16,8 @@
 #include "backend_cpu/gemm.h"
 
 #include "backend_cpu/loops.h"
-#include "backend_cpu/pack.h"
 #include "backend_cpu/parallel.h"
+#include "backend_cpu/side.h"
 #include "backend_cpu/skinny.h"
 #include "backend_cpu/tile.h"
 #include "divide.h"
@@ -41,18 +41,8 @@
 /* Columns whose sums stand in scratch at a time, where C itself cannot hold them. */
 #define SCRATCH_COLUMNS 2048
 
-/* Multiplications that are worth another thread. */
-#define THREAD_WORK (1 << 18)
-
-static int64_t round_up(int64_t a, int64_t b)
-{
-    return atto__divide_up(a, b) * b;
-}
-
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
+/* Multiplications that are worth another thread: some microseconds of them. */
+#define THREAD_WORK (1 << 20)
 
 /* Of so many threads those that have enough to do. */
 static int32_t threads_for(const atto__gemm *g, int32_t threads)
@@ -118,81 +108,18 @@ static step locate_step(const plan *p, int64_t number)
 
 /* ---- packing ---- */
 
-/* Panels in one unit: rows across k are read, and made by a prologue, in runs of some length. */
-#define GROUP_PANELS  4
-#define GROUP_ROWS    (GROUP_PANELS * TILE_ROWS)
-#define GROUP_COLUMNS (GROUP_PANELS * TILE_COLUMNS)
-
-/* What a prologue makes at a time: [GROUP_ROWS][STRIP_ALONG] elements at most along k for each panel
- * of the group, [STRIP_ACROSS][GROUP_ROWS] across. */
-#define STRIP_ALONG  128
-#define STRIP_ACROSS 32
-
-static void pack_prologue_along(const atto__gemm *g, int64_t row, int64_t k, int32_t rows,
-                                int32_t depth, float *to)
-{
-    float strip[TILE_ROWS * STRIP_ALONG];
-    for (int32_t at = 0; at < depth; at += STRIP_ALONG) {
-        const int32_t n = (int32_t)least(STRIP_ALONG, depth - at);
-        for (int32_t i = 0; i < rows; i++)
-            g->prologue(g->job, row + i, k + at, n, strip + i * STRIP_ALONG);
-        pack_along_k(strip, STRIP_ALONG, ATTO_F32, rows, n, TILE_ROWS, to + at * TILE_ROWS);
-    }
-}
-
-static void pack_prologue_across(const atto__gemm *g, int64_t row, int64_t k, int32_t rows,
-                                 int32_t depth, float *to)
-{
-    float strip[STRIP_ACROSS * GROUP_ROWS];
-    for (int32_t at = 0; at < depth; at += STRIP_ACROSS) {
-        const int32_t n = (int32_t)least(STRIP_ACROSS, depth - at);
-        for (int32_t i = 0; i < n; i++)
-            g->prologue(g->job, k + at + i, row, rows, strip + i * GROUP_ROWS);
-        pack_across_k(strip, GROUP_ROWS, ATTO_F32, rows, n, TILE_ROWS, to + at * TILE_ROWS,
-                      (int64_t)depth * TILE_ROWS);
-    }
-}
-
-static void pack_a_prologue(const plan *p, const step *s, int64_t first, int32_t rows, float *to)
-{
-    const atto__gemm *g = p->g;
-    if (!g->a.along_k) {
-        pack_prologue_across(g, s->row + first, s->k, rows, s->depth, to);
-        return;
-    }
-    for (int32_t i = 0; i < rows; i += TILE_ROWS)
-        pack_prologue_along(g, s->row + first + i, s->k, (int32_t)least(TILE_ROWS, rows - i),
-                            s->depth, to + (int64_t)i * s->depth);
-}
-
-/* Memory of a side from its index in C and k on. */
-static const void *side_at(const atto__gemm_side *side, int64_t index, int64_t k)
-{
-    const int64_t at = side->along_k ? index * side->stride + k : k * side->stride + index;
-    return (const char *)side->data + at * (int64_t)atto_dtype_size(side->dtype);
-}
-
 static void pack_a_group(const plan *p, const step *s, int64_t group)
 {
     const int64_t first = group * GROUP_ROWS;
-    const int32_t rows = (int32_t)least(GROUP_ROWS, s->rows - first);
-    const atto__gemm_side *a = &p->g->a;
-    float *to = s->a + first * s->depth;
-    if (p->g->prologue) {
-        pack_a_prologue(p, s, first, rows, to);
-    } else {
-        pack_panels(side_at(a, s->row + first, s->k), a->stride, a->dtype, a->along_k, rows,
-                    s->depth, TILE_ROWS, to);
-    }
+    pack_a(p->g, s->row + first, s->k, (int32_t)least(GROUP_ROWS, s->rows - first), s->depth,
+           s->a + first * s->depth);
 }
 
 static void pack_b_group(const plan *p, const step *s, int64_t group)
 {
     const int64_t first = group * GROUP_COLUMNS;
-    const atto__gemm_side *b = &p->g->b;
-    pack_panels(side_at(b, s->column + first, s->k), b->stride, b->dtype, b->along_k,
-                (int32_t)least(GROUP_COLUMNS, s->columns - first), s->depth, TILE_COLUMNS,
-                s->b + first * s->depth);
+    pack_b(p->g, s->column + first, s->k, (int32_t)least(GROUP_COLUMNS, s->columns - first),
+           s->depth, s->b + first * s->depth);
 }
 
 static int64_t a_groups(const step *s)
@@ -284,8 +211,9 @@ static int64_t stage_units(const void *job, int64_t stage)
     return units;
 }
 
-static void stage_run(const void *job, int64_t stage, int64_t unit)
+static void stage_run(const void *job, int64_t stage, int64_t unit, int32_t worker)
 {
+    (void)worker;
     const plan *p = job;
     if (stage > 0) {
         const step s = locate_step(p, stage - 1);
@@ -320,6 +248,13 @@ static void share_out(plan *p, int32_t threads)
     }
 }
 
+/* K divided evenly. */
+static int64_t k_block_of(const atto__gemm *g)
+{
+    if (g->k == 0) return 1;
+    return round_up(atto__divide_up(g->k, atto__divide_up(g->k, K_BLOCK)), VEC_LANES);
+}
+
 static plan make_plan(const atto__gemm *g, int32_t threads)
 {
     plan p = { .g = g, .buffers = threads > 1 ? 2 : 1 };
@@ -329,8 +264,7 @@ static plan make_plan(const atto__gemm *g, int32_t threads)
     p.parts = atto__divide_up(g->n, p.part);
     p.column_block = least(COLUMN_BLOCK, round_up(g->n, TILE_COLUMNS));
     p.column_blocks = atto__divide_up(p.part, p.column_block);
-    const int64_t k_parts = g->k > 0 ? atto__divide_up(g->k, K_BLOCK) : 1;
-    p.k_block = g->k > 0 ? round_up(atto__divide_up(g->k, k_parts), VEC_LANES) : 1;
+    p.k_block = k_block_of(g);
     p.k_blocks = g->k > 0 ? atto__divide_up(g->k, p.k_block) : 1;
     p.steps = p.parts * p.row_blocks * p.column_blocks * p.k_blocks;
     share_out(&p, threads);
@@ -354,6 +288,94 @@ static atto_status run_packed(atto_device *dev, const atto__gemm *g)
     ATTO_TRY(take_scratch(dev, &p));
     atto__parallel(threads_for(g, atto__cpu_threads(dev)),
                    &(atto__work){ p.steps + 1, stage_units, stage_run, &p });
+    return ATTO_OK;
+}
+
+/* ---- some rows ---- */
+
+/* Up to so many rows all of A is packed first; then a unit packs some columns of B, block by block of K, and
+ * multiplies each while it is in its cache, instead of waiting until all threads have packed a block. The
+ * order of additions is that of the steps above. */
+#define NARROW_ROWS 128
+
+typedef struct narrow_plan {
+    const atto__gemm *g;
+    int64_t k_block, k_blocks, rows; /* rows: up to a whole panel */
+    int32_t columns;                 /* of a unit, whole panels */
+    float *a;                        /* packed, [k_blocks][rows * k_block] */
+    float *own; /* of each worker: columns of B, packed; sums, where C has no place for them */
+    int64_t own_floats;
+} narrow_plan;
+
+static int32_t depth_at(const narrow_plan *p, int64_t block)
+{
+    return (int32_t)least(p->k_block, p->g->k - block * p->k_block);
+}
+
+static int64_t narrow_units(const void *job, int64_t stage)
+{
+    const narrow_plan *p = job;
+    return stage == 0 ? p->k_blocks : atto__divide_up(p->g->n, p->columns);
+}
+
+/* Packed columns of B, from block * k_block on, with all of A. */
+static void narrow_multiply(const narrow_plan *p, int64_t block, int32_t columns, const float *b,
+                            float *sums, int64_t stride)
+{
+    const int32_t depth = depth_at(p, block), rows = (int32_t)p->g->m;
+    const float *a = p->a + block * p->rows * p->k_block;
+    for (int32_t j = 0; j < columns; j += TILE_COLUMNS)
+        for (int32_t i = 0; i < rows; i += TILE_ROWS)
+            multiply_tile(depth, a + (int64_t)i * depth, b + (int64_t)j * depth,
+                          sums + i * stride + j, stride, (int32_t)least(TILE_ROWS, rows - i),
+                          (int32_t)least(TILE_COLUMNS, columns - j), block > 0 || p->g->accumulate);
+}
+
+static void narrow_unit(const narrow_plan *p, int64_t unit, float *own)
+{
+    const atto__gemm *g = p->g;
+    const int64_t first = unit * p->columns;
+    const int32_t columns = (int32_t)least(p->columns, g->n - first);
+    float *sums = g->c ? g->c + first : own + p->columns * p->k_block;
+    const int64_t stride = g->c ? g->c_stride : p->columns;
+    for (int64_t block = 0; block < p->k_blocks; block++) {
+        pack_b(g, first, block * p->k_block, columns, depth_at(p, block), own);
+        narrow_multiply(p, block, columns, own, sums, stride);
+    }
+    for (int32_t i = 0; g->finish && i < g->m; i++)
+        g->finish(g->job, i, first, columns, sums + i * stride);
+}
+
+static void narrow_run(const void *job, int64_t stage, int64_t unit, int32_t worker)
+{
+    const narrow_plan *p = job;
+    if (stage == 0) {
+        pack_a(p->g, 0, unit * p->k_block, (int32_t)p->g->m, depth_at(p, unit),
+               p->a + unit * p->rows * p->k_block);
+    } else {
+        narrow_unit(p, unit, p->own + worker * p->own_floats);
+    }
+}
+
+/* Of a B across k wide pieces of rows are read, if each thread gets some. */
+static int32_t narrow_columns(const atto__gemm *g, int32_t threads)
+{
+    const int64_t share = g->n / TILE_COLUMNS / (4 * threads);
+    if (g->b.along_k || share < 2) return TILE_COLUMNS;
+    return (int32_t)least(GROUP_PANELS, share) * TILE_COLUMNS;
+}
+
+static atto_status run_narrow(atto_device *dev, const atto__gemm *g)
+{
+    const int32_t most = atto__cpu_most_threads(dev);
+    narrow_plan p = { .g = g, .k_block = k_block_of(g), .rows = round_up(g->m, TILE_ROWS) };
+    p.k_blocks = atto__divide_up(g->k, p.k_block);
+    p.columns = narrow_columns(g, most);
+    p.own_floats = p.columns * (p.k_block + (g->c ? 0 : g->m));
+    ATTO_TRY(scratch_floats(dev, p.rows * p.k_block * p.k_blocks, &p.a));
+    ATTO_TRY(scratch_floats(dev, most * p.own_floats, &p.own));
+    atto__parallel(threads_for(g, atto__cpu_threads(dev)),
+                   &(atto__work){ 2, narrow_units, narrow_run, &p });
     return ATTO_OK;
 }
 
@@ -432,8 +454,9 @@ static void skinny_unit(const skinny_plan *p, int64_t unit)
     for (int32_t i = 0; i < g->m; i++) deliver(g, i, column, n, out + i * n);
 }
 
-static void skinny_run(const void *job, int64_t stage, int64_t unit)
+static void skinny_run(const void *job, int64_t stage, int64_t unit, int32_t worker)
 {
+    (void)worker;
     if (stage == 0) {
         convert_unit(job, unit);
     } else {
@@ -468,5 +491,5 @@ atto_status ATTO_LEVEL_NAME(gemm)(atto_device *dev, const atto__gemm *g)
 {
     if (g->m == 0 || g->n == 0) return ATTO_OK;
     if (g->m <= ATTO_GEMM_SKINNY && g->a.along_k && g->k > 0) return run_skinny(dev, g);
-    return run_packed(dev, g);
+    return g->m <= NARROW_ROWS && g->k > 0 ? run_narrow(dev, g) : run_packed(dev, g);
 }

@@ -196,8 +196,9 @@ static void sum_slabs(const bias_job *job, int64_t column, int32_t n)
     finish_gradient(a->db, a->add_db, 0, column, n, sums);
 }
 
-static void bias_run(const void *job_, int64_t stage, int64_t unit)
+static void bias_run(const void *job_, int64_t stage, int64_t unit, int32_t worker)
 {
+    (void)worker;
     const bias_job *job = job_;
     const int64_t column = unit % job->runs * ATTO_BLOCK;
     const int64_t left = job->linear->a->dy->shape[1] - column;

@@ -59,7 +59,7 @@ static void wait_until(atomic_llong *count, long long wanted)
 
 /* A unit may start when those of all stages before are done. They have been handed out before, so
  * somebody is at work on each of them: nobody waits for ever. */
-static void take_units(team *t)
+static void take_units(team *t, int32_t worker)
 {
     const atto__work *work = t->work;
     long long first = 0, unit = atomic_fetch_add_explicit(&t->next, 1, memory_order_relaxed);
@@ -67,7 +67,7 @@ static void take_units(team *t)
         const long long end = first + work->units(work->job, stage);
         if (unit < end) wait_until(&t->done, first);
         for (; unit < end; unit = atomic_fetch_add_explicit(&t->next, 1, memory_order_relaxed)) {
-            work->run(work->job, stage, unit - first);
+            work->run(work->job, stage, unit - first, worker);
             atomic_fetch_add_explicit(&t->done, 1, memory_order_release);
         }
         first = end;
@@ -94,7 +94,7 @@ static void run_alone(const atto__work *work)
 {
     for (int64_t stage = 0; stage < work->stages; stage++) {
         const int64_t units = work->units(work->job, stage);
-        for (int64_t unit = 0; unit < units; unit++) work->run(work->job, stage, unit);
+        for (int64_t unit = 0; unit < units; unit++) work->run(work->job, stage, unit, 0);
     }
 }
 
@@ -111,10 +111,11 @@ static void run_together(int32_t threads, const atto__work *work)
     double began = start, finished = start; /* the first thread's work */
 #pragma omp parallel num_threads(threads)
     {
-        const bool first = omp_get_thread_num() == 0;
+        const int32_t worker = omp_get_thread_num();
+        const bool first = worker == 0;
         if (first) began = atto__clock();
         if (!first) atto__leave_processor(processor);
-        take_units(&t);
+        take_units(&t, worker);
         if (first) finished = atto__clock();
         atomic_fetch_add_explicit(&t.arrived, 1, memory_order_release);
         if (first) wait_until(&t.arrived, omp_get_num_threads());
@@ -156,9 +157,9 @@ static int64_t loop_units(const void *job, int64_t stage)
     return (l->n + l->range - 1) / l->range;
 }
 
-static void loop_run(const void *job, int64_t stage, int64_t unit)
+static void loop_run(const void *job, int64_t stage, int64_t unit, int32_t worker)
 {
-    (void)stage;
+    (void)stage, (void)worker;
     const loop *l = job;
     const int64_t begin = unit * l->range;
     l->body(l->job, begin, l->n - begin < l->range ? l->n : begin + l->range);

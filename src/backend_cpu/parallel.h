@@ -14,11 +14,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Stages one after the other, each of so many units. */
+/* Stages one after the other, each of so many units; worker is the number of the thread that runs one. */
 typedef struct atto__work {
     int64_t stages;
     int64_t (*units)(const void *job, int64_t stage);
-    void (*run)(const void *job, int64_t stage, int64_t unit);
+    void (*run)(const void *job, int64_t stage, int64_t unit, int32_t worker);
     const void *job;
 } atto__work;
 
