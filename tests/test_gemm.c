@@ -238,13 +238,14 @@ static void try_case(const gemm_case *c)
     drop_matrix(&b);
 }
 
-/* Sizes around tiles, vectors, blocks and the skinny limit. Large enough ones use every thread. */
+/* Sizes around tiles, vectors, blocks and the limits of 8 and 128 rows. Large enough ones use every thread. */
 static const int64_t sizes[][3] = {
     { 0, 5, 7 },     { 5, 0, 7 },      { 5, 7, 0 },       { 9, 17, 0 },    { 1, 1, 1 },
     { 2, 2, 2 },     { 1, 50, 70 },    { 2, 47, 33 },     { 3, 96, 129 },  { 5, 49, 17 },
     { 8, 131, 40 },  { 9, 8, 16 },     { 14, 32, 16 },    { 15, 33, 17 },  { 13, 31, 15 },
     { 28, 64, 48 },  { 127, 3, 5 },    { 61, 127, 67 },   { 97, 151, 89 }, { 1, 700, 801 },
-    { 7, 613, 400 }, { 67, 101, 771 }, { 113, 550, 263 },
+    { 7, 613, 400 }, { 67, 101, 771 }, { 113, 550, 263 }, { 128, 65, 9 },  { 129, 33, 385 },
+    { 131, 7, 1 },   { 150, 613, 67 }, { 143, 130, 771 },
 };
 
 static void gemm_matches_a_triple_loop_in_every_storage_order(void **state)
@@ -324,9 +325,9 @@ static void gemm_crosses_every_block(void **state)
 {
     (void)state;
     const gemm_case tall = { .m = 2053, .n = 5, .k = 19, .a_along = true },
-                    wide = { .m = 17, .n = 1031, .k = 11, .b_along = true },
-                    deep = { .m = 11, .n = 9, .k = 2003, .a_along = true, .b_along = true };
-    const gemm_case parts = { .m = 23, .n = 2085, .k = 400, .in_scratch = true };
+                    wide = { .m = 131, .n = 1031, .k = 11, .b_along = true },
+                    deep = { .m = 129, .n = 9, .k = 2003, .a_along = true, .b_along = true };
+    const gemm_case parts = { .m = 137, .n = 2085, .k = 400, .in_scratch = true };
     try_case(&tall);
     try_case(&wide);
     try_case(&deep);
