@@ -127,6 +127,34 @@ static void optim_defaults_are_pytorchs(void **state)
     model_drop(&m);
 }
 
+/* The first step of Adam is lr sign(g) whatever the betas are: m and v are divided by what they were
+ * multiplied by, 1 - beta, which as 1 - e^(ln beta) would be off by a hundredth here. Roundings in f32: the
+ * two quotients 2 each and their logs and expm1 6 each, half of v's by the root, root, sum and product 4. */
+static void optim_corrects_bias_of_betas_close_to_one(void **state)
+{
+    (void)state;
+    model m = { 0 };
+    atto_param *p = model_add(&m, test_dev, 3, ATTO_F32);
+    const double start[3] = { 0.0, 0.0, 0.0 }, g[3] = { 0.5, -3.0, 0x1p-10 };
+    const atto_adam_options o = {
+        .beta1 = 0.99999, .beta2 = 0.999999, .eps = ATTO_ZERO, .set = model_set(&m)
+    };
+    atto_optimizer *opt;
+    double values[3];
+    put_value(p, start);
+    put_grad(p, g);
+    MUST(atto_adam_create(NULL, 0.25, &o, &opt));
+    MUST(atto_optimizer_step(opt, 0.25));
+    get_doubles(&p->value, values);
+    for (int k = 0; k < 3; k++) {
+        const double want = g[k] > 0.0 ? -0.25 : 0.25;
+        if (fabs(values[k] - want) > 20 * 0x1p-24 * 0.25)
+            fail_msg("element %d moved by %.9g, expected %.9g", k, values[k], want);
+    }
+    atto_optimizer_free(opt);
+    model_drop(&m);
+}
+
 /* ---- f16 and bf16 ---- */
 
 /* Steps too small for the dtype add up in the master copy; a value written by others is taken over. */
@@ -490,6 +518,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(optim_matches_pytorch),
     cmocka_unit_test(optim_matches_oracle),
     cmocka_unit_test(optim_defaults_are_pytorchs),
+    cmocka_unit_test(optim_corrects_bias_of_betas_close_to_one),
     cmocka_unit_test(optim_master_copy_remembers_small_steps),
     cmocka_unit_test(optim_clips_the_norm_over_all_chunks),
     cmocka_unit_test(optim_clips_infinite_and_nan_norms_as_pytorch),
