@@ -391,6 +391,23 @@ static void tape_keeps_its_first_error(void **state)
     atto_param_free(w);
 }
 
+/* A recording function outside the library fails like one inside. */
+static void tape_keeps_the_first_error_that_users_report(void **state)
+{
+    (void)state;
+    assert_int_equal(atto_tape_fail(tape, ATTO_OK, "nothing"), ATTO_OK);
+    MUST(atto_tape_status(tape));
+    assert_int_equal(atto_tape_fail(tape, ATTO_E_SHAPE, "rotate: x is %s [3]"), ATTO_E_SHAPE);
+    assert_int_equal(atto_tape_fail(tape, ATTO_E_DTYPE, "later"), ATTO_E_DTYPE);
+    EXPECT_FAIL(atto_tape_status(tape), ATTO_E_SHAPE, "rotate: x is %s [3]");
+    EXPECT_FAIL(atto_tape_end(tape), ATTO_E_SHAPE, "rotate");
+    MUST(atto_tape_status(tape)); /* of the next step */
+    const atto_status lower = atto_tensor_fill(NULL, 0.0);
+    atto_tape_fail(tape, lower, NULL);
+    EXPECT_FAIL(atto_tape_end(tape), lower, "tensor_fill");
+    EXPECT_FAIL(atto_tape_fail(NULL, ATTO_E_SHAPE, NULL), ATTO_E_NULL, "tape_fail");
+}
+
 static void tape_refuses_stale_values(void **state)
 {
     (void)state;
@@ -955,6 +972,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_TAPE(tape_keeps_what_it_is_asked_to),
     ON_A_TAPE(tape_holds_what_it_borrowed),
     ON_A_TAPE(tape_keeps_its_first_error),
+    ON_A_TAPE(tape_keeps_the_first_error_that_users_report),
     ON_A_TAPE(tape_refuses_stale_values),
     ON_A_TAPE(tape_refuses_to_run_backwards_twice),
     ON_A_TAPE(tape_notices_parameters_that_changed),

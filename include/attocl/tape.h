@@ -38,6 +38,16 @@ ATTO_API atto_device *atto_tape_device(const atto_tape *tape);
 /** The first error of this step, whose message becomes the thread's last. */
 ATTO_API atto_status atto_tape_status(const atto_tape *tape);
 
+/**
+ * Makes a failure stick to the tape as that of a recording call does, unless there is one already: for
+ * recording functions of your own.
+ *
+ * @param status   ATTO_OK does nothing
+ * @param message  NULL = the thread's last error, which the call that failed has left
+ * Returns         status; ATTO_E_NULL without a tape
+ */
+ATTO_API atto_status atto_tape_fail(atto_tape *tape, atto_status status, const char *message);
+
 /** Ends the step: every value of it dies, and the tape is fresh. Gradients of parameters stay. Does
  * not wait. Returns the step's first error, or ATTO_E_INDEX (once) if a kernel of this or an earlier
  * step found bad data and word of it has come back; atto_device_sync always knows. */

@@ -88,6 +88,13 @@ atto_status atto__tape_fail(atto_tape *tape, atto_status status)
     return status;
 }
 
+atto_status atto_tape_fail(atto_tape *tape, atto_status status, const char *message)
+{
+    ATTO_REQUIRE(tape, ATTO_E_NULL, "tape_fail: tape is NULL");
+    if (message && status != ATTO_OK) atto__fail(status, "%s", message);
+    return atto__tape_fail(tape, status);
+}
+
 void atto__tape_blame(atto_tape *tape, int32_t index, const char *class_name)
 {
     if (tape->status == ATTO_OK) return;
