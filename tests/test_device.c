@@ -358,19 +358,21 @@ static void device_moves_between_threads(void **state)
     }
 }
 
-/* E5: after a fork the CPU backend works in the child, without the parent's threads. */
+/* E5: after a fork the CPU backend works in the child, without the parent's threads. A number of threads that
+ * is asked for is used also where other programs keep the processors busy. */
 static void device_cpu_works_in_a_forked_child(void **state)
 {
     (void)state;
     atto_device *dev;
-    MUST(atto_device_open("cpu", NULL, &dev));
+    const atto_device_options threads = { .num_threads = 2 };
+    MUST(atto_device_open("cpu", &threads, &dev));
     MUST(use_device(dev, 1 << 18));
     const pid_t child = fork();
     if (child == 0) {
         alarm(60); /* a hang ends as a signal */
         if (use_device(dev, 1 << 18) != ATTO_OK) _exit(1);
         atto_device *own; /* the child's OpenMP has no threads either */
-        if (atto_device_open("cpu", NULL, &own) != ATTO_OK) _exit(2);
+        if (atto_device_open("cpu", &threads, &own) != ATTO_OK) _exit(2);
         _exit(use_device(own, 1 << 18) == ATTO_OK ? 0 : 3);
     }
     int status = -1;
