@@ -2,10 +2,12 @@
 /* attocl bench: options, the table on the terminal, CSV and JSON. */
 #include <getopt.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "bench.h"
+#include "peer.h"
 #include "tool.h"
 
 static const char usage[] =
@@ -22,6 +24,12 @@ static const char usage[] =
     "  -c, --csv            comma-separated values instead of a table\n"
     "  -j, --json FILE      write JSON as well (- is standard output, then without the table)\n"
     "  -l, --list           list the rows that would run\n"
+    "\nBeside others, each row right after ours (needs PyTorch; a CUDA device for GPUs):\n"
+    "      --compare LIST   torch, attorch, or both: torch,attorch\n"
+    "      --attorch DIR    the folder that holds attorch's package\n"
+    "      --python PATH    the interpreter that has PyTorch (default: python3)\n"
+    "      --picture FILE   draw the shares of the floor (.svg, .png, .pdf; needs --json FILE and\n"
+    "                       matplotlib)\n"
     "\nInstead of the table:\n"
     "      --cpu-math       the CPU's formulas in cache and GELU in memory; fails when too slow\n"
     "      --cpu-level L    with --cpu-math: at most base, avx2 or avx512\n"
@@ -34,7 +42,10 @@ typedef struct request {
     const char *device;
     const char *json_path;
     const char *cpu_level;
+    const char *picture_path;
     bench_options bench;
+    peer_options peers;
+    bool compares;
     bool csv, list, cpu_math, first_call, first_call_child;
 } request;
 
@@ -45,6 +56,7 @@ typedef struct outcome {
     bench_case which;
     atto_status status;
     bench_result result;
+    double peer_ms[PEER_COUNT]; /* NAN: not asked, or no answer */
 } outcome;
 
 static void shape_text(atto_shape shape, char *out, size_t bytes)
@@ -65,15 +77,21 @@ static const char *note(const bench_result *r)
 
 /* The table and the CSV. */
 
-static void print_head(style how)
+static void print_head(style how, const peer_options *peers)
 {
     if (how == STYLE_TABLE)
-        printf("%-13s %-8s %-5s %-10s %-14s %9s %9s %8s %9s %9s %9s\n", "op", "pass", "dtype",
+        printf("%-13s %-8s %-5s %-10s %-14s %9s %9s %8s %9s %9s %9s", "op", "pass", "dtype",
                "layout", "shape", "median ms", "min ms", "GB/s", "floor ms", "of ceiling",
                "TFLOP/s");
     if (how == STYLE_CSV)
-        puts("op,pass,dtype,layout,shape,median_ms,min_ms,gb_per_s,floor_ms,fraction,tflop_per_s,"
-             "samples,launches,note");
+        printf("op,pass,dtype,layout,shape,median_ms,min_ms,gb_per_s,floor_ms,fraction,tflop_per_s,"
+               "samples,launches,note");
+    for (int i = 0; i < PEER_COUNT; i++) {
+        if (!peers->wanted[i]) continue;
+        if (how == STYLE_TABLE) printf(" %9s ms   x", peer_name(i));
+        if (how == STYLE_CSV) printf(",%s_ms", peer_name(i));
+    }
+    if (how != STYLE_SILENT) puts("");
 }
 
 static void print_failure(style how, const outcome *o)
@@ -99,19 +117,39 @@ static void print_result(style how, const outcome *o)
            r->fraction);
     char speed[32] = ""; /* of the arithmetic: only where there are matrices */
     if (r->tflop_per_s > 0) snprintf(speed, sizeof speed, "%.4g", r->tflop_per_s);
-    if (how == STYLE_TABLE)
-        printf(" %9s  %s\n", speed, note(r));
+    if (how == STYLE_CSV)
+        printf(",%s,%d,%d,%s", speed, (int)r->samples, (int)r->launches, note(r));
     else
-        printf(",%s,%d,%d,%s\n", speed, (int)r->samples, (int)r->launches, note(r));
+        printf(" %9s", speed);
 }
 
-static void print_outcome(style how, const outcome *o)
+/* Its time, and how many times ours it is. */
+static void print_peers(style how, const outcome *o, const peer_options *peers)
+{
+    for (int i = 0; i < PEER_COUNT; i++) {
+        if (!peers->wanted[i]) continue;
+        const double ms = o->peer_ms[i];
+        if (how == STYLE_CSV && isnan(ms))
+            putchar(',');
+        else if (how == STYLE_CSV)
+            printf(",%.6g", ms);
+        else if (isnan(ms))
+            printf(" %12s %5s", "-", "");
+        else
+            printf(" %12.4f %5.2f", ms, ms / o->result.median_ms);
+    }
+}
+
+static void print_outcome(style how, const outcome *o, const peer_options *peers)
 {
     if (how == STYLE_SILENT) return;
-    if (o->status == ATTO_OK)
+    if (o->status == ATTO_OK) {
         print_result(how, o);
-    else
+        print_peers(how, o, peers);
+        printf(how == STYLE_TABLE ? "  %s\n" : "\n", note(&o->result));
+    } else {
         print_failure(how, o);
+    }
     fflush(stdout);
 }
 
@@ -126,6 +164,15 @@ static void print_ceilings(style how, const bench *b)
 }
 
 /* JSON. */
+
+static void json_peers(json *j, const outcome *o)
+{
+    for (int i = 0; i < PEER_COUNT; i++) {
+        char key[32];
+        snprintf(key, sizeof key, "%s_ms", peer_name(i));
+        if (!isnan(o->peer_ms[i])) json_number(j, key, o->peer_ms[i]);
+    }
+}
 
 static void json_outcome(json *j, const outcome *o)
 {
@@ -153,6 +200,7 @@ static void json_outcome(json *j, const outcome *o)
         json_bool(j, "latency", r->latency);
         json_bool(j, "hidden_copies", r->hidden_copies);
         json_bool(j, "noisy", r->noisy);
+        json_peers(j, o);
     } else {
         json_string(j, "error", atto_status_name(o->status));
     }
@@ -191,8 +239,30 @@ static bool write_json(const char *path, const bench *b, const outcome *outcomes
 
 /* Running. */
 
+/* Asks for those that are wanted; says why one has no figure. */
+static void ask_peers(peer *p, const peer_options *wanted, outcome *o)
+{
+    for (int i = 0; i < PEER_COUNT; i++) {
+        const char *reason;
+        o->peer_ms[i] = (double)NAN;
+        if (!p || !wanted->wanted[i] || o->status != ATTO_OK) continue;
+        o->peer_ms[i] = peer_measure(p, i, &o->which, &o->result, &reason);
+        if (isnan(o->peer_ms[i]))
+            fprintf(stderr, "attocl bench: %s %s %s %s: %s\n", peer_name(i), o->which.row->op,
+                    o->which.row->pass, atto_dtype_name(o->which.dtype), reason);
+    }
+}
+
+/* What a run consists of. */
+typedef struct run {
+    const request *r;
+    bench *b;
+    peer *peers; /* NULL: none */
+    style how;
+} run;
+
 /* Returns how many cases were tried; a lost device ends the run. */
-static int32_t run_cases(bench *b, const bench_case *cases, int32_t n, style how, outcome *outcomes,
+static int32_t run_cases(const run *u, const bench_case *cases, int32_t n, outcome *outcomes,
                          int *code)
 {
     for (int32_t i = 0; i < n; i++) {
@@ -201,9 +271,10 @@ static int32_t run_cases(bench *b, const bench_case *cases, int32_t n, style how
         bench_case_text(&cases[i], text, sizeof text);
         tool_progress("[%d/%d] %s", (int)i + 1, (int)n, text);
         o->which = cases[i];
-        o->status = bench_measure(b, &cases[i], &o->result);
+        o->status = bench_measure(u->b, &cases[i], &o->result);
+        ask_peers(u->peers, &u->r->peers, o);
         tool_progress(NULL);
-        print_outcome(how, o);
+        print_outcome(u->how, o, &u->r->peers);
         if (o->status == ATTO_OK) continue;
         *code = tool_fail(cases[i].row->op, o->status);
         if (o->status == ATTO_E_LOST) return i + 1;
@@ -211,19 +282,34 @@ static int32_t run_cases(bench *b, const bench_case *cases, int32_t n, style how
     return n;
 }
 
-static int run_open(const request *r, bench *b, const bench_case *cases, int32_t n)
+/* The peers that --compare names; TOOL_FAILED after a message. */
+static int start_peers(run *u)
+{
+    const char *versions = "";
+    if (!u->r->compares) return TOOL_OK;
+    u->peers = peer_start(&u->r->peers, u->b, &versions);
+    if (!u->peers) return TOOL_FAILED;
+    if (u->how == STYLE_TABLE) printf("beside %s\n", versions);
+    return TOOL_OK;
+}
+
+static int run_open(run *u, const bench_case *cases, int32_t n)
 {
     static outcome outcomes[MAX_CASES];
-    const bool to_stdout = r->json_path != NULL && strcmp(r->json_path, "-") == 0;
-    const style how = to_stdout ? STYLE_SILENT : r->csv ? STYLE_CSV : STYLE_TABLE;
+    const request *r = u->r;
+    const bench *b = u->b;
     int code = TOOL_OK;
-    if (how == STYLE_TABLE)
-        printf("%s, %s %s, driver %s\n\n", b->info.name, b->info.platform, b->info.version,
+    if (u->how == STYLE_TABLE)
+        printf("%s, %s %s, driver %s\n", b->info.name, b->info.platform, b->info.version,
                b->info.driver[0] ? b->info.driver : "-");
-    if (how != STYLE_SILENT) print_head(how);
-    const int32_t tried = run_cases(b, cases, n, how, outcomes, &code);
-    print_ceilings(how, b);
-    if (r->json_path != NULL && !write_json(r->json_path, b, outcomes, tried)) code = TOOL_FAILED;
+    if (start_peers(u) != TOOL_OK) return TOOL_FAILED;
+    if (u->how == STYLE_TABLE) puts("");
+    print_head(u->how, &r->peers);
+    const int32_t tried = run_cases(u, cases, n, outcomes, &code);
+    peer_stop(u->peers);
+    print_ceilings(u->how, b);
+    if (r->json_path && !write_json(r->json_path, b, outcomes, tried)) code = TOOL_FAILED;
+    if (r->picture_path && !peer_plot(&r->peers, r->json_path, r->picture_path)) code = TOOL_FAILED;
     return code;
 }
 
@@ -247,14 +333,25 @@ static int run_rows(const request *r)
     bench b;
     const atto_status status = bench_open(r->device, &r->bench, &b);
     if (status != ATTO_OK) return tool_fail("opening the device", status);
-    const int code = run_open(r, &b, cases, n);
+    const bool to_stdout = r->json_path != NULL && strcmp(r->json_path, "-") == 0;
+    run u = { r, &b, NULL, to_stdout ? STYLE_SILENT : r->csv ? STYLE_CSV : STYLE_TABLE };
+    const int code = run_open(&u, cases, n);
     bench_close(&b);
     return code;
 }
 
 /* Options. */
 
-enum { OPTION_CPU_MATH = 256, OPTION_CPU_LEVEL, OPTION_FIRST_CALL, OPTION_CHILD };
+enum {
+    OPTION_CPU_MATH = 256,
+    OPTION_CPU_LEVEL,
+    OPTION_FIRST_CALL,
+    OPTION_CHILD,
+    OPTION_COMPARE,
+    OPTION_ATTORCH,
+    OPTION_PYTHON,
+    OPTION_PICTURE
+};
 
 static const struct option long_options[] = {
     { "device", required_argument, NULL, 'd' },
@@ -266,6 +363,10 @@ static const struct option long_options[] = {
     { "csv", no_argument, NULL, 'c' },
     { "json", required_argument, NULL, 'j' },
     { "list", no_argument, NULL, 'l' },
+    { "compare", required_argument, NULL, OPTION_COMPARE },
+    { "attorch", required_argument, NULL, OPTION_ATTORCH },
+    { "python", required_argument, NULL, OPTION_PYTHON },
+    { "picture", required_argument, NULL, OPTION_PICTURE },
     { "cpu-math", no_argument, NULL, OPTION_CPU_MATH },
     { "cpu-level", required_argument, NULL, OPTION_CPU_LEVEL },
     { "first-call", no_argument, NULL, OPTION_FIRST_CALL },
@@ -285,6 +386,9 @@ static int parse_value(int option, request *r)
         (r->bench.samples = (int32_t)tool_parse_count(optarg, BENCH_MAX_SAMPLES)) == 0)
         return tool_misuse("bench", "--samples is '%s', expected 1 to %d", optarg,
                            BENCH_MAX_SAMPLES);
+    if (option == OPTION_COMPARE && !peer_parse(optarg, &r->peers))
+        return tool_misuse("bench", "--compare is '%s', expected torch, attorch or both", optarg);
+    r->compares = r->compares || option == OPTION_COMPARE;
     return TOOL_OK;
 }
 
@@ -322,12 +426,22 @@ static int parse_option(int option, request *r)
     case OPTION_CHILD:
         r->first_call_child = true;
         break;
+    case OPTION_ATTORCH:
+        r->peers.attorch = optarg;
+        break;
+    case OPTION_PYTHON:
+        r->peers.python = optarg;
+        break;
+    case OPTION_PICTURE:
+        r->picture_path = optarg;
+        break;
     case 'h':
         fputs(usage, stdout);
         return -1;
     case 't':
     case 'n':
     case 's':
+    case OPTION_COMPARE:
         return parse_value(option, r);
     default:
         return TOOL_USAGE; /* getopt_long has said what is wrong */
@@ -344,6 +458,8 @@ int tool_bench(int argc, char **argv)
         if (code != TOOL_OK) return code < 0 ? TOOL_OK : code;
     }
     if (optind < argc) return tool_misuse("bench", "unexpected argument '%s'", argv[optind]);
+    if (r.picture_path && (!r.json_path || strcmp(r.json_path, "-") == 0))
+        return tool_misuse("bench", "--picture needs --json FILE");
     if (r.first_call_child) return tool_first_call_child(r.device);
     if (r.first_call) return tool_first_call(r.device, r.json_path);
     if (r.cpu_math) return tool_cpu_math(r.cpu_level, r.json_path);

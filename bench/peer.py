@@ -1,0 +1,286 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Measures the rows of `attocl bench` in PyTorch, and in attorch where it is installed.
+
+`attocl bench --compare` starts it and asks for a row right after it has measured it, so that both see the
+same machine. A question is a line of JSON, an answer is a line: milliseconds, or `- reason`.
+
+    {"peer": "torch", "op": "gelu", "pass": "forward", "dtype": "f32", "shape": [67108864],
+     "layout": "dense", "device": "cuda", "threads": 2, "samples": 25, "dropout": 0.5}
+
+The first line that it writes says which versions it found. Timing is the library's own: several sets of
+tensors in turn so that no cache helps, the median of samples, events on GPUs and the wall clock on CPUs.
+A backward pass is timed alone, over a graph that is kept.
+"""
+import json
+import statistics
+import sys
+import time
+
+import torch
+import torch.nn.functional as F
+
+DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+PITCH = 64  # elements between the rows of a pitched tensor
+
+
+class Unknown(Exception):
+    """A row that a peer has no counterpart of."""
+
+
+# ---- rows ----
+
+
+class Row:
+    """What is asked for, and tensors for it."""
+
+    def __init__(self, question):
+        self.op, self.direction = question["op"], question["pass"]
+        self.dtype = DTYPES[question["dtype"]]
+        self.shape, self.layout = question["shape"], question["layout"]
+        self.device, self.samples = question["device"], question["samples"]
+        self.dropout = question.get("dropout", 0.0)
+
+    def normal(self, *shape, grad=False):
+        t = torch.randn(*shape, device=self.device, dtype=torch.float32).to(self.dtype)
+        return t.requires_grad_() if grad else t
+
+    def like_x(self, grad=False):
+        """A tensor of the row's shape that lies in memory as the row says."""
+        if self.layout == "pitched":
+            rows, cols = self.shape
+            t = self.normal(rows, cols + PITCH)[:, :cols]
+        elif self.layout == "transposed":
+            rows, cols = self.shape
+            t = self.normal(cols, rows).t()
+        else:
+            t = self.normal(*self.shape)
+        return t.detach().requires_grad_() if grad else t
+
+    def backward(self):
+        return self.direction == "backward"
+
+
+def calls(row, function, inputs, outputs_like=None):
+    """A function to time: forward without a graph, or the gradients of all inputs that want one."""
+    if not row.backward():
+        with torch.no_grad():
+            function(*inputs)
+
+        def forward():
+            with torch.no_grad():
+                function(*inputs)
+
+        return forward
+    y = function(*inputs)
+    wanted = [t for t in inputs if t is not None and t.requires_grad]
+    dy = torch.randn_like(y) if y.dim() else torch.ones_like(y)
+    return lambda: torch.autograd.grad(y, wanted, dy, retain_graph=True)
+
+
+def elementwise(function):
+    return lambda row: calls(row, function, [row.like_x(grad=row.backward())])
+
+
+def binary(function):
+    return lambda row: calls(row, function, [row.like_x(grad=row.backward()),
+                                             row.like_x(grad=row.backward())])
+
+
+def linear(act):
+    def make(row):
+        m, n, k = row.shape
+        x, w = row.normal(m, k, grad=row.backward()), row.normal(n, k, grad=row.backward())
+        b = row.normal(n, grad=row.backward())
+        if act is None:
+            return calls(row, F.linear, [x, w, b])
+        return calls(row, lambda x, w, b: act(F.linear(x, w, b)), [x, w, b])
+    return make
+
+
+def cross_entropy(row):
+    rows, cols = row.shape
+    x = row.normal(rows, cols, grad=row.backward())
+    labels = (torch.arange(rows, device=row.device) * 7919) % cols
+    return calls(row, lambda x: F.cross_entropy(x, labels), [x])
+
+
+def gelu_dropout(row):
+    x = row.like_x(grad=row.backward())
+    return calls(row, lambda x: F.dropout(F.gelu(x), row.dropout, True), [x])
+
+
+TORCH = {
+    "identity": elementwise(lambda x: x.clone()),
+    "sigmoid": elementwise(torch.sigmoid),
+    "logsigmoid": elementwise(F.logsigmoid),
+    "tanh": elementwise(torch.tanh),
+    "relu": elementwise(F.relu),
+    "gelu": elementwise(F.gelu),
+    "gelu_tanh": elementwise(lambda x: F.gelu(x, approximate="tanh")),
+    "silu": elementwise(F.silu),
+    "relu6": elementwise(F.relu6),
+    "hardsigmoid": elementwise(F.hardsigmoid),
+    "hardtanh": elementwise(F.hardtanh),
+    "hardswish": elementwise(F.hardswish),
+    "selu": elementwise(F.selu),
+    "mish": elementwise(F.mish),
+    "softplus": elementwise(F.softplus),
+    "softsign": elementwise(F.softsign),
+    "tanhshrink": elementwise(F.tanhshrink),
+    "leaky_relu": elementwise(F.leaky_relu),
+    "elu": elementwise(F.elu),
+    "celu": elementwise(F.celu),
+    "hardshrink": elementwise(F.hardshrink),
+    "softshrink": elementwise(F.softshrink),
+    "dropout": lambda row: calls(row, lambda x: F.dropout(x, row.dropout, True),
+                                 [row.like_x(grad=row.backward())]),
+    "gelu+dropout": gelu_dropout,
+    "exp": elementwise(torch.exp),
+    "log": elementwise(lambda x: torch.log(x.abs())),
+    "add": binary(torch.add),
+    "mul": binary(torch.mul),
+    "div": binary(torch.div),
+    "linear": linear(None),
+    "linear+gelu": linear(F.gelu),
+    "cross_entropy": cross_entropy,
+}
+
+
+# ---- attorch ----
+
+
+def attorch_rows(attorch):
+    """Modules of attorch by the names of our rows; it has no pitched and no transposed tensors."""
+    modules = {
+        "gelu": attorch.GELU, "relu": attorch.ReLU, "silu": attorch.SiLU, "sigmoid": attorch.Sigmoid,
+        "tanh": attorch.Tanh, "mish": attorch.Mish, "hardswish": attorch.Hardswish, "selu": attorch.SELU,
+        "logsigmoid": attorch.LogSigmoid, "softplus": attorch.Softplus, "elu": attorch.ELU,
+    }
+
+    def plain(module):
+        def make(row):
+            if row.layout != "dense":
+                raise Unknown("attorch takes contiguous tensors")
+            return calls(row, module(), [row.like_x(grad=row.backward())])
+        return make
+
+    table = {op: plain(module) for op, module in modules.items()}
+    table["dropout"] = lambda row: calls(row, attorch.Dropout(row.dropout),
+                                         [row.like_x(grad=row.backward())])
+    table["gelu+dropout"] = lambda row: calls(row, attorch.GELU(drop_p=row.dropout),
+                                              [row.like_x(grad=row.backward())])
+    table["cross_entropy"] = lambda row: attorch_cross_entropy(attorch, row)
+    return table
+
+
+def attorch_cross_entropy(attorch, row):
+    rows, cols = row.shape
+    x = row.normal(rows, cols, grad=row.backward())
+    labels = (torch.arange(rows, device=row.device) * 7919) % cols
+    loss = attorch.CrossEntropyLoss()
+    return calls(row, lambda x: loss(x, labels), [x])
+
+
+# ---- timing ----
+
+GPU_BYTES, CPU_BYTES, MOST_SETS = 1 << 30, 10 * (32 << 20), 64
+
+
+def sets_of(make, row):
+    """As many sets of tensors as no cache holds."""
+    elements = 1
+    for n in row.shape:
+        elements *= n
+    if row.op.startswith("linear"):
+        m, n, k = row.shape
+        elements = m * n + m * k + n * k
+    item = torch.empty((), dtype=row.dtype).element_size()
+    wanted = GPU_BYTES if row.device == "cuda" else CPU_BYTES
+    count = min(MOST_SETS, max(1, -(-wanted // (2 * elements * item))))
+    return [make(row) for _ in range(count)]
+
+
+class Clock:
+    def __init__(self, device):
+        self.cuda = device == "cuda"
+
+    def time(self, functions, count):
+        """Milliseconds of one of count calls in turn."""
+        if not self.cuda:
+            start = time.perf_counter()
+            for i in range(count):
+                functions[i % len(functions)]()
+            return 1e3 * (time.perf_counter() - start) / count
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        functions[0]()
+        start.record()
+        for i in range(count):
+            functions[i % len(functions)]()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) / count
+
+
+def measure(make, row):
+    functions = sets_of(make, row)
+    clock = Clock(row.device)
+    for f in functions:
+        f()
+    once = min(clock.time(functions, 2) for _ in range(2))
+    # Enough calls that the device is busy while Python enqueues the next ones.
+    count = max(1, min(200, int(2.0 / max(once, 1e-3)))) if clock.cuda else \
+        max(1, min(100, int(1.0 / max(once, 1e-3))))
+    return statistics.median(clock.time(functions, count) for _ in range(row.samples))
+
+
+# ---- questions ----
+
+
+def answer(question, tables):
+    if question["peer"] not in tables:
+        raise Unknown("not installed")
+    row = Row(question)
+    make = tables[question["peer"]].get(row.op)
+    if make is None:
+        raise Unknown("no counterpart")
+    return measure(make, row)
+
+
+def load(folder):
+    """The tables, and what was found."""
+    tables, found = {"torch": TORCH}, ["torch " + torch.__version__]
+    if folder:
+        sys.path.insert(0, folder)
+        try:
+            import attorch
+            tables["attorch"] = attorch_rows(attorch)
+            found.append("attorch")
+        except Exception as error:  # whatever stands in that folder
+            found.append("no attorch: " + str(error).splitlines()[0])
+    return tables, found
+
+
+def main():
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = True
+    tables, found = load(sys.argv[1] if len(sys.argv) > 1 else "")
+    print("; ".join(found), flush=True)
+    for line in sys.stdin:
+        question = json.loads(line)
+        try:
+            if question["device"] == "cuda" and not torch.cuda.is_available():
+                raise Unknown("PyTorch finds no CUDA device")
+            torch.set_num_threads(question["threads"])
+            print(f"{answer(question, tables):.6g}", flush=True)
+        except Unknown as reason:
+            print("- " + str(reason), flush=True)
+        except Exception as error:  # the row's fault, not the run's
+            print("- " + (str(error).splitlines() or [type(error).__name__])[0][:200], flush=True)
+        if question["device"] == "cuda":
+            torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()
