@@ -105,6 +105,83 @@ def cross_entropy(row):
     return calls(row, lambda x: F.cross_entropy(x, labels), [x])
 
 
+def rows_of(function):
+    """An op on x [rows, cols]."""
+    return lambda row: calls(row, function, [row.like_x(grad=row.backward())])
+
+
+def glu(act):
+    def make(row):
+        rows, half = row.shape
+        x = row.normal(rows, 2 * half, grad=row.backward())
+        if act is None:
+            return calls(row, F.glu, [x])
+        return calls(row, lambda x: x[:, :half] * act(x[:, half:]), [x])
+    return make
+
+
+def layer_norm(row):
+    cols = row.shape[-1]
+    x, w, b = row.like_x(grad=row.backward()), row.normal(cols), row.normal(cols)
+    for t in (w, b):
+        t.requires_grad_(row.backward())
+    return calls(row, lambda x, w, b: F.layer_norm(x, (cols,), w, b), [x, w, b])
+
+
+def rms_norm(row):
+    cols = row.shape[-1]
+    x, w = row.like_x(grad=row.backward()), row.normal(cols).requires_grad_(row.backward())
+    return calls(row, lambda x, w: F.rms_norm(x, (cols,), w), [x, w])
+
+
+IMAGE = 56 * 56
+
+
+def batch_norm(row):
+    """[rows, cols] are images [rows, channels, 56, 56] where cols is a multiple of one, else rows of channels."""
+    rows, cols = row.shape
+    shape = (rows, cols // IMAGE, 56, 56) if cols % IMAGE == 0 else (rows, cols)
+    x = row.normal(*shape, grad=row.backward())
+    w, b = (torch.ones(shape[1], device=row.device, requires_grad=row.backward()) for _ in "wb")
+    return calls(row, lambda x, w, b: F.batch_norm(x, None, None, w, b, True), [x, w, b])
+
+
+def loss(function, both=False):
+    """Of an input and a target like it; the target wants a gradient where both do."""
+    def make(row):
+        x = row.like_x(grad=row.backward())
+        t = torch.rand(*row.shape, device=row.device).to(row.dtype)
+        if both:
+            t.requires_grad_(row.backward())
+        return calls(row, function, [x, t])
+    return make
+
+
+def nll_loss(row):
+    rows, cols = row.shape
+    x = row.normal(rows, cols, grad=row.backward())
+    labels = (torch.arange(rows, device=row.device) * 7919) % cols
+    return calls(row, lambda x: F.nll_loss(x, labels), [x])
+
+
+CHANNELS, EDGE = 64, 112
+
+
+def pool(function):
+    """[rows, cols] are images [n, 64, 112, 112]; an op ending in channels_last wants that format."""
+    def make(row):
+        n = row.shape[0] * row.shape[1] // (CHANNELS * EDGE * EDGE)
+        x = row.normal(n, CHANNELS, EDGE, EDGE)
+        if row.op.endswith("channels_last"):
+            x = x.contiguous(memory_format=torch.channels_last)
+        return calls(row, function, [x.requires_grad_(row.backward())])
+    return make
+
+
+def pools(op, function):
+    return {op: pool(function), op + " channels_last": pool(function)}
+
+
 def gelu_dropout(row):
     x = row.like_x(grad=row.backward())
     return calls(row, lambda x: F.dropout(F.gelu(x), row.dropout, True), [x])
@@ -144,6 +221,29 @@ TORCH = {
     "linear": linear(None),
     "linear+gelu": linear(F.gelu),
     "cross_entropy": cross_entropy,
+    "nll_loss": nll_loss,
+    "softmax": rows_of(lambda x: F.softmax(x, -1)),
+    "log_softmax": rows_of(lambda x: F.log_softmax(x, -1)),
+    "softmax columns": rows_of(lambda x: F.softmax(x, 0)),
+    "glu": glu(None),
+    "glu silu": glu(F.silu),
+    "glu gelu": glu(F.gelu),
+    "layer_norm": layer_norm,
+    "rms_norm": rms_norm,
+    "batch_norm": batch_norm,
+    "mse loss": loss(F.mse_loss),
+    "mse loss each": loss(lambda x, t: F.mse_loss(x, t, reduction="none")),
+    "mse loss both": loss(F.mse_loss, both=True),
+    "l1 loss": loss(F.l1_loss),
+    "smooth l1 loss": loss(F.smooth_l1_loss),
+    "huber loss": loss(F.huber_loss),
+    "bce with logits": loss(F.binary_cross_entropy_with_logits),
+    "kl div log": loss(lambda x, t: F.kl_div(x, t, log_target=True)),
+    **pools("max_pool 2/2", lambda x: F.max_pool2d(x, 2)),
+    **pools("max_pool 3/2", lambda x: F.max_pool2d(x, 3, 2, 1)),
+    **pools("avg_pool 2/2", lambda x: F.avg_pool2d(x, 2)),
+    **pools("avg_pool 3/2", lambda x: F.avg_pool2d(x, 3, 2, 1)),
+    **pools("avg_pool global", lambda x: F.adaptive_avg_pool2d(x, 1)),
 }
 
 
@@ -171,7 +271,26 @@ def attorch_rows(attorch):
     table["gelu+dropout"] = lambda row: calls(row, attorch.GELU(drop_p=row.dropout),
                                               [row.like_x(grad=row.backward())])
     table["cross_entropy"] = lambda row: attorch_cross_entropy(attorch, row)
+    table["softmax"] = plain(lambda: attorch.Softmax(dim=-1))
+    table["log_softmax"] = plain(lambda: attorch.LogSoftmax(dim=-1))
+    table["layer_norm"] = lambda row: attorch_norm(row, attorch.LayerNorm(row.shape[-1]))
+    table["rms_norm"] = lambda row: attorch_norm(row, attorch.RMSNorm(row.shape[-1]))
+    table["mse loss"] = lambda row: loss(attorch.MSELoss())(row)
+    table["l1 loss"] = lambda row: loss(attorch.L1Loss())(row)
+    table["smooth l1 loss"] = lambda row: loss(attorch.SmoothL1Loss())(row)
+    table["huber loss"] = lambda row: loss(attorch.HuberLoss())(row)
     return table
+
+
+def attorch_norm(row, module):
+    """Gradients of x and of the parameters."""
+    module = module.to(row.device)
+    x = row.like_x(grad=row.backward())
+    if not row.backward():
+        return calls(row, module, [x])
+    y = module(x)
+    wanted, dy = [x, *module.parameters()], torch.randn_like(y)
+    return lambda: torch.autograd.grad(y, wanted, dy, retain_graph=True)
 
 
 def attorch_cross_entropy(attorch, row):

@@ -161,8 +161,8 @@ static void become_peer(const peer_options *options, const char *script, int in,
     dup2(in, STDIN_FILENO);
     dup2(out, STDOUT_FILENO);
     keep_memory();
-    execlp(python_of(options), python_of(options), script,
-           options->attorch ? options->attorch : "", (char *)NULL);
+    execlp(python_of(options), python_of(options), script, options->attorch ? options->attorch : "",
+           (char *)NULL);
     fprintf(stderr, "attocl bench: %s cannot be started\n", python_of(options));
     _exit(127);
 }
