@@ -66,9 +66,10 @@ static int roundings(const char *op)
     return 0;
 }
 
-/* Below this a factor such as e^x may be subnormal, so rounded at 2^-149, or flushed to zero
- * (OpenCL's CL_FP_DENORM is optional), before it meets |x| <= 104: nothing relative is left. */
-#define FADES (128.0 * FLT_MIN)
+/* A factor such as e^x may be 0 below 2^-124 (docs/numerics.md; and OpenCL's CL_FP_DENORM is optional) before it
+ * meets what a scale multiplies it by, which is at most 2^15: (1 + |v|) (1 + |x dv/dx|) of gelu_tanh's gradient, v its
+ * argument, at -9.95. Below that nothing relative is left. */
+#define FADES 0x1p-109
 
 double atto_tol(const char *op, atto_dtype dtype, int64_t n, double scale)
 {

@@ -216,16 +216,16 @@ ATTO_INLINE float attom_gelu_tanh(float x, float a, float b)
     return x * attop_sigmoid(x * (1.59576912f + 0.0713548163f * (x * x)));
 }
 
-/* s + x s (1 - s) (2 u)', s = sigmoid(2 u); s (1 - s) is 0 in float beyond 11. */
+/* s + x s (1 - s) (2 u)', s = sigmoid(2 u); s (1 - s) is below 2^-124 beyond 9.95, where it counts as 0. */
 ATTO_INLINE float attom_gelu_tanh_grad(float x, float a, float b)
 {
     ATTOM_UNUSED(a, b);
-    const float c = attop_clamp_abs(x, 11.0f);
+    const float c = attop_clamp_abs(x, 9.95f);
     const float z = c * c;
     const float e = attop_exp_bounded(-attop_fabs(c * (1.59576912f + 0.0713548163f * z)));
     const float r = attop_divide(1.0f, 1.0f + e);
     const float s = (c >= 0.0f ? 1.0f : e) * r;
-    return s + (c * (1.59576912f + 0.214064449f * z)) * (e * r * r);
+    return x < -9.95f ? 0.0f : s + (c * (1.59576912f + 0.214064449f * z)) * (e * r * r);
 }
 
 ATTO_INLINE float attom_silu(float x, float a, float b)
@@ -234,12 +234,13 @@ ATTO_INLINE float attom_silu(float x, float a, float b)
     return x * attop_sigmoid(x);
 }
 
-/* s + x s (1 - s); s (1 - s) is 0 in float beyond 105. */
+/* s + x s (1 - s); s (1 - s) is below 2^-125 beyond 87, where it counts as 0. */
 ATTO_INLINE float attom_silu_grad(float x, float a, float b)
 {
     ATTOM_UNUSED(a, b);
-    const float c = attop_clamp_abs(x, 105.0f);
-    const float e = attop_exp_bounded(-attop_fabs(c));
+    const float c = attop_clamp_abs(x, 87.0f);
+    const float last = attop_exp_bounded(-attop_fabs(c));
+    const float e = attop_fabs(x) > 87.0f ? 0.0f : last;
     const float r = attop_divide(1.0f, 1.0f + e);
     const float s = (c >= 0.0f ? 1.0f : e) * r;
     return s + c * (e * r * r);
@@ -309,27 +310,29 @@ ATTO_INLINE float attom_selu(float x, float a, float b)
 ATTO_INLINE float attom_selu_grad(float x, float a, float b)
 {
     ATTOM_UNUSED(a, b);
-    const float below = 1.75809934f * attop_exp(x);
+    const float below = 1.75809934f * attop_exp_neg(x > 0.0f ? 0.0f : x);
     return x > 0.0f ? 1.05070099f : below;
 }
 
 /* tanh(ln(1 + e)) = n / (n + 2) with e = e^x, n = e (e + 2). The quotient is 1 in float from 9 on
- * and 0 below -105; the clamp keeps n finite. */
+ * and fades below -87; the clamp keeps n finite. */
 ATTO_INLINE float attom_mish(float x, float a, float b)
 {
     ATTOM_UNUSED(a, b);
-    const float e = attop_exp_bounded(attop_clamp(x, -105.0f, 20.0f));
+    const float last = attop_exp_bounded(attop_clamp(x, -87.0f, 20.0f));
+    const float e = x < -87.0f ? 0.0f : last;
     const float n = e * (e + 2.0f);
     return x * attop_divide(n, n + 2.0f);
 }
 
 /* t + x sigmoid(x) (1 - t^2), t = n / (n + 2), 1 - t^2 = 4 (1 + e)^2 / (n + 2)^2, on one
- * denominator. Below -105, e is 0 in float. */
+ * denominator. Below -87, e counts as 0. */
 ATTO_INLINE float attom_mish_grad(float x, float a, float b)
 {
     ATTOM_UNUSED(a, b);
-    const float c = attop_clamp(x, -105.0f, 20.0f);
-    const float e = attop_exp_bounded(c);
+    const float c = attop_clamp(x, -87.0f, 20.0f);
+    const float last = attop_exp_bounded(c);
+    const float e = x < -87.0f ? 0.0f : last;
     const float n = e * (e + 2.0f);
     const float d = n + 2.0f;
     return attop_divide(n * d + 4.0f * c * (e * (1.0f + e)), d * d);
@@ -414,7 +417,7 @@ ATTO_INLINE float attom_elu(float x, float a, float b)
 ATTO_INLINE float attom_elu_grad(float x, float a, float b)
 {
     (void)b;
-    const float below = a * attop_exp(x);
+    const float below = a * attop_exp_neg(x > 0.0f ? 0.0f : x);
     return x > 0.0f ? 1.0f : below;
 }
 

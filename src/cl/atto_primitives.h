@@ -3,7 +3,8 @@
  *
  *   name                      meaning                    how, outside OpenCL built-ins
  *   attop_exp                 e^x                        2^n * polynomial of degree 6
- *   attop_exp_neg, _bounded   e^x, x <= 0; |x| <= 160    the same with a smaller clamp, or none
+ *   attop_exp_neg             e^x, x <= 0                the same, but 0 where it is subnormal (C only)
+ *   attop_exp_bounded         e^x, |x| <= 160            the same as attop_exp without a clamp
  *   attop_exp_share           e^x, x <= 0                exp; off by |x| roundings more will do
  *   attop_expm1, _expm1_neg   e^x - 1; x <= 0            the same reduction, kept relative at 0
  *   attop_log, attop_log1p    ln x, ln(1 + x)            exponent + polynomial of degree 10
@@ -217,14 +218,9 @@ ATTO_INLINE float attop_rsqrt(float x)
     return x < 0.0f ? NAN : attop_copysign(y, x);
 }
 
-/* e^x for |x| <= 160, which the caller sees to; NaN stays NaN.
- *
- * e^x = 2^n e^r, n = round(x / ln 2), |r| <= ln 2 / 2; e^r = 1 + r + r^2 p(r), relative error
- * 2^-28.2. 2^n is two factors, each a normal number: the first product is exact and the second
- * rounds once, to a subnormal if need be, or overflows. */
-ATTO_INLINE float attop_exp_bounded(float x)
+/* e^r = 1 + r + r^2 p(r), |r| <= ln 2 / 2, relative error 2^-28.2; r = x - n ln 2, t = n + ATTOP_ROUND. */
+ATTO_INLINE float attop_exp_reduced(float x, float t)
 {
-    const float t = x * ATTOP_LOG2E + ATTOP_ROUND;
     const float n = t - ATTOP_ROUND;
     const float r = (x - n * ATTOP_LN2_HIGH) - n * ATTOP_LN2_LOW;
     float p = 1.3819129e-3f;
@@ -232,10 +228,19 @@ ATTO_INLINE float attop_exp_bounded(float x)
     p = p * r + 4.1668247e-2f;
     p = p * r + 1.6666517e-1f;
     p = p * r + 4.9999994e-1f;
-    const float e = 1.0f + (r + r * r * p);
+    return 1.0f + (r + r * r * p);
+}
+
+/* e^x for |x| <= 160, which the caller sees to; NaN stays NaN.
+ *
+ * e^x = 2^n e^r, n = round(x / ln 2). 2^n is two factors, each a normal number: the first product is
+ * exact and the second rounds once, to a subnormal if need be, or overflows. */
+ATTO_INLINE float attop_exp_bounded(float x)
+{
+    const float t = x * ATTOP_LOG2E + ATTOP_ROUND;
     const attop_u32 biased = attop_bits(t) - (ATTOP_ROUND_BITS - 254u); /* n + 2 * 127 */
     const attop_u32 first = biased >> 1;
-    return e * attop_float(first << 23) * attop_float((biased - first) << 23);
+    return attop_exp_reduced(x, t) * attop_float(first << 23) * attop_float((biased - first) << 23);
 }
 
 /* Outside +-104, e^x is 0 or infinite, and so it is at +-104. */
@@ -244,10 +249,14 @@ ATTO_INLINE float attop_exp(float x)
     return attop_exp_bounded(attop_clamp_abs(x, 104.0f));
 }
 
-/* e^x for x <= 0. */
+/* e^x for x <= 0; 0 below -87, where it is 1.4 times the smallest normal number. A subnormal result costs
+ * some hundred cycles on many CPUs, and masked logits or wide activations give many of them. */
 ATTO_INLINE float attop_exp_neg(float x)
 {
-    return attop_exp_bounded(x < -104.0f ? -104.0f : x);
+    const float c = x < -87.0f ? -87.0f : x;
+    const float t = c * ATTOP_LOG2E + ATTOP_ROUND;
+    const float e = attop_exp_reduced(c, t) * attop_float((attop_bits(t) + 127u) << 23);
+    return x < -87.0f ? 0.0f : e;
 }
 
 /* ln x = k ln 2 + ln(1 + f), 1 + f in [sqrt(1/2), sqrt 2). Subnormals are scaled by 2^23 first. */
@@ -465,12 +474,13 @@ ATTO_INLINE float attop_erf(float x)
 ATTO_INLINE float attop_log1p_unit(float x)
 {
     const float t = attop_divide(x, 1.0f + 0.5f * x);
-    const float z = t * t;
+    const float w = t < 1e-5f ? 0.0f : t; /* of smaller ones the cube counts for nothing */
+    const float z = w * w;
     float p = 5.47008e-4f;
     p = p * z + 2.187736e-3f;
     p = p * z + 1.2506699e-2f;
     p = p * z + 8.333302e-2f;
-    return t + t * (z * p);
+    return t + w * (z * p);
 }
 
 /* e = e^-|x| never overflows; the result is e / (1 + e) left of 0 and 1 / (1 + e) right of it. */
@@ -487,7 +497,8 @@ ATTO_INLINE float attop_gauss(float x)
 #ifdef ATTO_NVIDIA
     return native_exp2(-0.721347520f * (x * x)); /* log2(e) / 2; ex2.approx: 2 ulp */
 #else
-    return attop_exp_neg(-0.5f * (x * x));
+    const float h = 0.5f * (x * x); /* 0 already where products with it would be subnormal */
+    return attop_exp_neg(h > 85.0f ? -100.0f : -h);
 #endif
 }
 
