@@ -140,6 +140,50 @@ void atto__fill_variant(atto_dtype to, atto__form form, bool wide, atto__variant
     put_walk(&t, form, form == ATTO_FORM_ELEMENTS ? 1 : atto__vector_elements(to), wide);
 }
 
+/* ---- rows ---- */
+
+/* Of the lines whose work-items can hold the row the first one: work-items of a row (0: a work-group),
+ * and the most vectors that one of them gets. */
+static const struct {
+    int32_t lanes, vectors;
+} row_shares[] = { { 1, 4 }, { 8, 4 }, { 32, 8 }, { 128, 4 }, { 0, 16 } };
+
+/* Elements in flight a work-item where rows are read again instead. */
+#define ROW_CHUNK 16
+
+static int32_t power_of_two_from(int64_t n)
+{
+    int32_t p = 1;
+    while (p < n) p *= 2;
+    return p;
+}
+
+atto__row_knobs atto__row_knobs_for(int64_t slots, atto_dtype dtype, int32_t group, int32_t floats)
+{
+    const int32_t per_vector = atto__vector_elements(dtype);
+    const int64_t vectors = (slots + per_vector - 1) / per_vector;
+    for (size_t i = 0; i < sizeof row_shares / sizeof row_shares[0]; i++) {
+        const int32_t wanted = row_shares[i].lanes, room = floats / per_vector;
+        const int32_t lanes = wanted == 0 || wanted > group ? group : wanted;
+        const int32_t most = row_shares[i].vectors < room ? row_shares[i].vectors : room;
+        const int64_t each = (vectors + lanes - 1) / lanes;
+        if (each > most) continue;
+        return (atto__row_knobs){ wanted, power_of_two_from(each), true };
+    }
+    return (atto__row_knobs){ 0, ROW_CHUNK / per_vector, false };
+}
+
+static void put_row(text *t, const atto__row_knobs *row)
+{
+    if (row->lanes == 0) {
+        put_value(t, "LANES", "ATTO_WG");
+    } else {
+        put_knob(t, "LANES", row->lanes);
+    }
+    put_knob(t, "ITEMS", row->items);
+    put_knob(t, "HELD", row->held);
+}
+
 /* Elements in flight a work-item; half of them where targets take registers too (Intel's compiler
  * spills otherwise); one vector where it has a position for itself. */
 #define CROSS_ENTROPY_CHUNK 16
@@ -152,15 +196,16 @@ static int32_t cross_entropy_items(const atto__cross_entropy_knobs *k, bool spre
 
 void atto__cross_entropy_variant(const atto__cross_entropy_knobs *k, atto__variant *out)
 {
-    static const char *const lanes[ATTO_LANES_COUNT] = { "1", "32", "ATTO_WG" };
+    static const int32_t lanes[ATTO_LANES_COUNT] = { 1, 32, 0 };
     const bool soft = k->target != ATTO_I32 && k->target != ATTO_I64;
+    const atto__row_knobs row = { lanes[k->lanes], cross_entropy_items(k, soft || k->spread),
+                                  false };
     text t = begin(out, "cross_entropy.cl", k->kernel, "");
     put_value(&t, "DTYPE", atto_dtype_name(k->dtype));
     put_value(&t, "TARGET", atto_dtype_name(k->target));
     put_knob(&t, "SOFT", soft);
     put_knob(&t, "SPREAD", soft || k->spread);
-    put_value(&t, "LANES", lanes[k->lanes]);
-    put_knob(&t, "ITEMS", cross_entropy_items(k, soft || k->spread));
+    put_row(&t, &row);
     put_knob(&t, "INDEX", k->wide ? 64 : 32);
 }
 

@@ -66,6 +66,17 @@ void atto__copy_variant(atto_dtype from, atto_dtype to, atto__form form, bool wi
                         atto__variant *out);
 void atto__fill_variant(atto_dtype to, atto__form form, bool wide, atto__variant *out);
 
+/* How rows of atto_row.h are shared out. */
+typedef struct atto__row_knobs {
+    int32_t lanes; /* work-items of a row; 0: a work-group */
+    int32_t items; /* 16-byte vectors of a chunk */
+    bool held;     /* a row is one chunk of each lane */
+} atto__row_knobs;
+
+/* For rows of that many slots and work-groups of that size; a work-item has room for that many floats of a
+ * row, at least 16. Here is the place to choose otherwise for a device. */
+atto__row_knobs atto__row_knobs_for(int64_t slots, atto_dtype dtype, int32_t group, int32_t floats);
+
 /* cross_entropy.cl. */
 typedef enum atto__lanes {
     ATTO_LANES_ONE,   /* one work-item a position */

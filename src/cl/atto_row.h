@@ -52,15 +52,20 @@ typedef struct atto_slots {
 #define ATTO_IS_SLOT(s, at)   ((at) >= (s).first && (at) < (s).end)
 #define ATTO_IS_VECTOR(s, at) ((s).whole && (at) >= (s).first && (at) + ATTO_VEC <= (s).end)
 /* All vectors of a chunk. */
-#define ATTO_IS_FULL(s, at)          \
-    ((s).whole && (at) >= (s).first && \
-     (at) + (ATTO_ITEMS - 1) * ATTO_APART + ATTO_VEC <= (s).end)
+#define ATTO_IS_FULL(s, at) \
+    ((s).whole && (at) >= (s).first && (at) + (ATTO_ITEMS - 1) * ATTO_APART + ATTO_VEC <= (s).end)
 
 /* The head of a loop over this lane's chunks. */
 #if ATTO_HELD
-#define ATTO_CHUNKS(at, s) atto_index at = ATTO_LANE() * ATTO_VEC, at##_left = 1; at##_left; at##_left = 0
+#define ATTO_CHUNKS(at, s)                                 \
+    atto_index at = ATTO_LANE() * ATTO_VEC, at##_left = 1; \
+    at##_left;                                             \
+    at##_left = 0
 #else
-#define ATTO_CHUNKS(at, s) atto_index at = ATTO_LANE() * ATTO_VEC; at < (s).end; at += ATTO_LEAP
+#define ATTO_CHUNKS(at, s)                  \
+    atto_index at = ATTO_LANE() * ATTO_VEC; \
+    at < (s).end;                           \
+    at += ATTO_LEAP
 #endif
 
 /* ---- where a row is ---- */

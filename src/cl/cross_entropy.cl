@@ -56,9 +56,8 @@ ATTO_UNROLLED float2 top_and_sum(__global const ATTO_T *x, atto_slots s)
 /* All lanes get the row's maximum and the log of its sum. */
 ATTO_UNROLLED float2 normalise(float2 lane, __local float *scratch)
 {
-    const float top = atto_row_max(lane.x, scratch);
-    const float sum = atto_row_sum(lane.y * attop_exp_share(lane.x - top), scratch);
-    return (float2)(top, attop_log(sum));
+    const float2 row = atto_row_top_and_sum(lane, scratch);
+    return (float2)(row.x, attop_log(row.y));
 }
 
 /* What the target is, beside the pointers. */
