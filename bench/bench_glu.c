@@ -8,9 +8,7 @@ enum { X, DX };
 
 static atto_status forward(atto_device *dev, const bench_row *row, const bench_tensors *t)
 {
-    const struct atto_glu_args a = {
-        .x = &t->extra[X], .y = &t->out, .act = row->act, .dim = -1
-    };
+    const struct atto_glu_args a = { .x = &t->extra[X], .y = &t->out, .act = row->act, .dim = -1 };
     return atto_glu_forward(dev, &a);
 }
 

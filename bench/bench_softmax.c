@@ -21,11 +21,11 @@ static atto_status backward(atto_device *dev, const bench_tensors *t, atto_softm
     return atto_softmax_backward(dev, &a);
 }
 
-#define CALL(name, pass, kind, dim)                                                            \
-    static atto_status name(atto_device *dev, const bench_row *row, const bench_tensors *t)    \
-    {                                                                                          \
-        (void)row;                                                                             \
-        return pass(dev, t, kind, dim);                                                        \
+#define CALL(name, pass, kind, dim)                                                         \
+    static atto_status name(atto_device *dev, const bench_row *row, const bench_tensors *t) \
+    {                                                                                       \
+        (void)row;                                                                          \
+        return pass(dev, t, kind, dim);                                                     \
     }
 CALL(softmax_forward, forward, ATTO_SOFTMAX_PLAIN, 1)
 CALL(softmax_backward, backward, ATTO_SOFTMAX_PLAIN, 1)

@@ -113,8 +113,8 @@ static void judge_backward(scene *s)
         const double old = s->c.add ? s->old[i] : 0.0;
         s->want[i] += old;
         if (isfinite(s->want[i]))
-            allowed[i] =
-                atto_tol(is_gate ? grad : op, s->c.dtype, s->c.add ? 3 : 2, s->terms[i] + fabs(old));
+            allowed[i] = atto_tol(is_gate ? grad : op, s->c.dtype, s->c.add ? 3 : 2,
+                                  s->terms[i] + fabs(old));
     }
     judge(s, &s->tdx, allowed);
     free(allowed);
@@ -238,8 +238,11 @@ static void glu_in_f16_rounds_once(void **state)
     (void)state;
     for (int d = 1; d < 3; d++) {
         scene s;
-        begin(&s, &(glu_case){ .act = atto_gelu(), .shape = atto_shape2(64, 64), .dim = 1,
-                               .dtype = dtypes[d], .seed = 500 });
+        begin(&s, &(glu_case){ .act = atto_gelu(),
+                               .shape = atto_shape2(64, 64),
+                               .dim = 1,
+                               .dtype = dtypes[d],
+                               .seed = 500 });
         for (int64_t i = 0; i < 2 * s.n; i++)
             if (i / s.o.width % 2 == 0) s.x[i] = oracle_round(dtypes[d], s.x[i] * 9000.0);
         build(&s);
@@ -379,7 +382,8 @@ static void check_on_tape(atto_tape *tape, atto_module *module)
     scene s;
     atto_tensor tx, grad;
     float x[24], dy[12], got[24];
-    begin(&s, &(glu_case){ .act = atto_silu(), .shape = atto_shape3(2, 6, 2), .dim = 1, .seed = 7 });
+    begin(&s,
+          &(glu_case){ .act = atto_silu(), .shape = atto_shape3(2, 6, 2), .dim = 1, .seed = 7 });
     for (int i = 0; i < 24; i++) x[i] = (float)s.x[i];
     for (int i = 0; i < 12; i++) dy[i] = (float)s.dy[i];
     MUST(atto_tensor_alloc(test_dev, ATTO_F32, s.c.shape, &tx));

@@ -86,8 +86,7 @@ static void judge(const scene *s, const test_tensor *t, const char *op)
                                s->c.seed };
     test_tensor_get(t, got);
     for (int64_t i = 0; i < t->numel; i++)
-        allowed[i] =
-            isfinite(s->want[i]) ? atto_tol(op, s->c.dtype, depth(s), s->terms[i]) : 0.0;
+        allowed[i] = isfinite(s->want[i]) ? atto_tol(op, s->c.dtype, depth(s), s->terms[i]) : 0.0;
     expect_close(&about, got, s->want, allowed, t->numel);
     free(got), free(allowed);
 }
@@ -162,9 +161,8 @@ static void softmax_of_every_kind_matches_oracle(void **state)
         atto_shape shape;
         int32_t dim;
     } rows[] = {
-        { atto_shape2(37, 10), 1 },        { atto_shape2(37, 300), -1 },
-        { atto_shape3(3, 21, 24), 1 },     { atto_shape2(9, 3000), 1 },
-        { atto_shape3(2, 6, 13), -2 },
+        { atto_shape2(37, 10), 1 },  { atto_shape2(37, 300), -1 },  { atto_shape3(3, 21, 24), 1 },
+        { atto_shape2(9, 3000), 1 }, { atto_shape3(2, 6, 13), -2 },
     };
     int number = 0;
     for (int kind = 0; kind < ATTO_SOFTMAX_COUNT; kind++)
@@ -201,10 +199,10 @@ static void softmax_over_any_dimension_matches_oracle(void **state)
 
 /* Nothing special, and what is below, at and above the limits between which rows are shared out
  * otherwise. OpenCL builds kernels for each kind and dtype at each of them: one will do for most. */
-static const int64_t sizes[] = { 1,    2,    3,    5,    7,    8,    13,   16,    17,    31,  32,
-                                 33,   63,   64,   65,   127,  128,  129,  217,   255,   257, 511,
-                                 1000, 1023, 1024, 1025, 2047, 2049, 4096, 4099,  8189,  8192,
-                                 8193, 9001, 16384, 16387, 20011 };
+static const int64_t sizes[] = { 1,    2,    3,    5,    7,     8,     13,   16,   17,   31,
+                                 32,   33,   63,   64,   65,    127,   128,  129,  217,  255,
+                                 257,  511,  1000, 1023, 1024,  1025,  2047, 2049, 4096, 4099,
+                                 8189, 8192, 8193, 9001, 16384, 16387, 20011 };
 
 static void softmax_takes_rows_of_any_size(void **state)
 {
@@ -233,7 +231,8 @@ static void softmax_takes_columns_of_any_size(void **state)
         for (int k = 0; k < 2; k++) {
             if (sizes[i] > 2100 || (test_on_opencl() && i % 2 != k)) continue;
             const int64_t step = sizes[i] > 600 ? steps[k] : steps[(i + 3 * k) % COUNT_OF(steps)];
-            check(&(softmax_case){ .kind = (atto_softmax_kind)((test_on_opencl() ? i / 8 : i + k) % 3),
+            check(&(softmax_case){ .kind =
+                                       (atto_softmax_kind)((test_on_opencl() ? i / 8 : i + k) % 3),
                                    .shape = atto_shape3(k == 0 ? 3 : 1, sizes[i], step),
                                    .dim = 1,
                                    .dtype = dtypes[(test_on_opencl() ? i / 12 : i / 2 + k) % 3],
@@ -256,8 +255,8 @@ static void softmax_takes_many_rows(void **state)
 static void softmax_takes_any_layout(void **state)
 {
     (void)state;
-    const test_layout layouts[] = { LAYOUT_OFFSET,      LAYOUT_OFFSET4, LAYOUT_PITCHED,
-                                    LAYOUT_TRANSPOSED,  LAYOUT_STEP2,   LAYOUT_SCATTERED,
+    const test_layout layouts[] = { LAYOUT_OFFSET,       LAYOUT_OFFSET4, LAYOUT_PITCHED,
+                                    LAYOUT_TRANSPOSED,   LAYOUT_STEP2,   LAYOUT_SCATTERED,
                                     LAYOUT_CHANNELS_LAST };
     const atto_shape shapes[] = { atto_shape3(2, 4, 8), atto_shape3(1, 6, 33) };
     for (int i = 0; i < COUNT_OF(layouts); i += case_step())
@@ -340,7 +339,7 @@ static void softmax_of_infinite_elements_is_ieee(void **state)
 {
     (void)state;
     const float inf = INFINITY, nan = NAN;
-    const float x[] = { -inf, -inf, -inf, -inf, -inf, 0,   -inf, -inf, 1e30f, -1e30f, 0, 5,
+    const float x[] = { -inf, -inf, -inf, -inf, -inf, 0,   -inf, -inf, 1e30f, -1e30f, 0,   5,
                         inf,  0,    0,    -inf, 0,    nan, 0,    1,    nan,   nan,    nan, nan };
     const float plain[] = { nan, nan, nan, nan, 0,   1,   0,   0,   1,   0,   0,   0,
                             nan, nan, nan, nan, nan, nan, nan, nan, nan, nan, nan, nan };
@@ -376,15 +375,15 @@ static void softmax_of_one_infinity_is_nan_everywhere(void **state)
 static void softmax_of_rising_elements_matches_oracle(void **state)
 {
     (void)state;
-    const atto_shape shapes[] = { atto_shape2(3, 13),   atto_shape2(3, 700),    atto_shape2(3, 9001),
-                                  atto_shape3(1, 13, 8), atto_shape3(1, 300, 9), atto_shape3(1, 1500, 4) };
+    const atto_shape shapes[] = { atto_shape2(3, 13),     atto_shape2(3, 700),
+                                  atto_shape2(3, 9001),   atto_shape3(1, 13, 8),
+                                  atto_shape3(1, 300, 9), atto_shape3(1, 1500, 4) };
     for (int i = 0; i < COUNT_OF(shapes); i++)
         for (int kind = 0; kind < 2; kind++) {
             scene s;
-            begin(&s, &(softmax_case){ .kind = (atto_softmax_kind)kind,
-                                       .shape = shapes[i],
-                                       .dim = 1,
-                                       .seed = 650 });
+            begin(&s,
+                  &(softmax_case){
+                      .kind = (atto_softmax_kind)kind, .shape = shapes[i], .dim = 1, .seed = 650 });
             for (int64_t k = 0; k < s.numel; k++) {
                 const int64_t place = k / s.o.step % s.o.size;
                 s.x[k] = (double)(float)(40.0 * (double)place / (double)s.o.size - 30.0);
@@ -402,10 +401,9 @@ static void softmax_of_masked_elements_matches_oracle(void **state)
     for (int i = 0; i < COUNT_OF(shapes); i++)
         for (int kind = 0; kind < 2; kind++) {
             scene s;
-            begin(&s, &(softmax_case){ .kind = (atto_softmax_kind)kind,
-                                       .shape = shapes[i],
-                                       .dim = 1,
-                                       .seed = 700 });
+            begin(&s,
+                  &(softmax_case){
+                      .kind = (atto_softmax_kind)kind, .shape = shapes[i], .dim = 1, .seed = 700 });
             for (int64_t k = 0; k < s.numel; k++)
                 if (k / s.o.step % s.o.size < s.o.size * 4 / 5) s.x[k] = -INFINITY;
             check_scene(&s);
@@ -588,7 +586,7 @@ static void check_on_tape(atto_tape *tape, atto_softmax_kind kind, atto_module *
     MUST(atto_tensor_alloc(test_dev, ATTO_F32, shape, &tx));
     MUST(atto_tensor_write(&tx, x));
     const atto_var v = atto_borrow(tape, &tx, true);
-    const atto_var y = module                      ? atto_apply(tape, module, v)
+    const atto_var y = module                       ? atto_apply(tape, module, v)
                        : kind == ATTO_SOFTMAX_PLAIN ? atto_softmax(tape, v, 1)
                        : kind == ATTO_SOFTMAX_LOG   ? atto_log_softmax(tape, v, -2)
                                                     : atto_softmin(tape, v, 1);

@@ -361,7 +361,8 @@ static job job_of(const struct atto_softmax_args *a)
     return j;
 }
 
-static atto_status run(atto_device *dev, const job *j, atto__range_fn by_row, atto__range_fn by_column)
+static atto_status run(atto_device *dev, const job *j, atto__range_fn by_row,
+                       atto__range_fn by_column)
 {
     const int64_t units = j->axis.outer * j->per_outer;
     const int64_t elements = j->axis.outer * j->axis.size * j->axis.step;

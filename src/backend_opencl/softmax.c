@@ -34,8 +34,7 @@ static atto__softmax_knobs knobs_of(const call *k, const char *kernel)
     return (atto__softmax_knobs){ .kernel = kernel,
                                   .kind = k->a->kind,
                                   .dtype = k->a->y->dtype,
-                                  .wide =
-                                      atto__row_is_wide(k->dev, k->axis.size, k->axis.step) };
+                                  .wide = atto__row_is_wide(k->dev, k->axis.size, k->axis.step) };
 }
 
 static void arg_tensors(atto__args *args, const call *k)
@@ -79,11 +78,11 @@ static bool takes_vectors(const call *k)
 static atto_status launch_columns(const call *k)
 {
     const int32_t group = (int32_t)atto__opencl_of(k->dev)->group_size;
-    atto__softmax_knobs knobs = knobs_of(
-        k, k->backward ? "atto_softmax_backward_columns" : "atto_softmax_forward_columns");
+    atto__softmax_knobs knobs =
+        knobs_of(k, k->backward ? "atto_softmax_backward_columns" : "atto_softmax_forward_columns");
     knobs.has_columns = true;
-    knobs.column = atto__column_knobs_for(k->axis.size, knobs.dtype, takes_vectors(k), group,
-                                          floats_of(k));
+    knobs.column =
+        atto__column_knobs_for(k->axis.size, knobs.dtype, takes_vectors(k), group, floats_of(k));
     atto__variant variant;
     atto__softmax_variant(&knobs, &variant);
 

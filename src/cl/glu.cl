@@ -66,7 +66,7 @@ static inline atto_index first_run(void)
     return (atto_index)get_group_id(0) * (ATTO_WG * ATTO_ITEMS) + (atto_index)get_local_id(0);
 }
 
-#define RUN_PARAMETERS                                                                   \
+#define RUN_PARAMETERS                                                                         \
     const atto_index runs, const atto_index per_row, const atto_index width, const uint magic, \
         const uint shift, const float act_a, const float act_b
 

@@ -115,11 +115,11 @@ static inline float result_of(float v, normaliser n)
 /* ---- rows ---- */
 
 /* Work-items of rows behind the last take part in barriers only: they have no slots. */
-#define LOCATE_ROW(x_at)                                                 \
-    const size_t row = atto_row();                                       \
-    const uint inside = row < rows;                                      \
-    const size_t start = atto_row_start(inside ? row : 0, cols, 1);      \
-    const atto_slots s = atto_slots_of(x_at, start, cols, 1, inside);    \
+#define LOCATE_ROW(x_at)                                              \
+    const size_t row = atto_row();                                    \
+    const uint inside = row < rows;                                   \
+    const size_t start = atto_row_start(inside ? row : 0, cols, 1);   \
+    const atto_slots s = atto_slots_of(x_at, start, cols, 1, inside); \
     const size_t base = start - s.first
 
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_softmax_forward)
@@ -203,26 +203,25 @@ ATTO_KERNEL void atto_softmax_backward(__global const ATTO_T *y, const ulong y_a
 
 /* The head of a loop over this work-item's chunks; c is the first element's number. */
 #if ATTO_HELD
-#define COLUMN_CHUNKS(c)                   \
-    atto_index c = deep, c##_left = 1;     \
-    c##_left;                              \
+#define COLUMN_CHUNKS(c)               \
+    atto_index c = deep, c##_left = 1; \
+    c##_left;                          \
     c##_left = 0
 #else
-#define COLUMN_CHUNKS(c)  \
-    atto_index c = deep;  \
-    c < count;            \
+#define COLUMN_CHUNKS(c) \
+    atto_index c = deep; \
+    c < count;           \
     c += ATTO_DEEP * ATTO_ITEMS
 #endif
 
 /* per_row: runs of ATTO_RUN columns that make up a step. Work-items behind the last run have columns
  * without elements. */
-#define LOCATE_COLUMNS                                                                      \
-    const uint deep = get_local_id(0) / ACROSS, across = get_local_id(0) % ACROSS;          \
-    const size_t run = get_group_id(0) * (size_t)ACROSS + across;                           \
-    const atto_index count = run < runs ? cols : 0;                                         \
-    const size_t outer = (run < runs ? run : 0) / per_row;                                  \
-    const size_t base =                                                                     \
-        outer * cols * step + ((run < runs ? run : 0) - outer * per_row) * ATTO_RUN
+#define LOCATE_COLUMNS                                                             \
+    const uint deep = get_local_id(0) / ACROSS, across = get_local_id(0) % ACROSS; \
+    const size_t run = get_group_id(0) * (size_t)ACROSS + across;                  \
+    const atto_index count = run < runs ? cols : 0;                                \
+    const size_t outer = (run < runs ? run : 0) / per_row;                         \
+    const size_t base = outer * cols * step + ((run < runs ? run : 0) - outer * per_row) * ATTO_RUN
 
 /* All on their way before one is used. */
 ATTO_UNROLLED void load_columns(__global const ATTO_T *p, atto_index c, atto_index count,
@@ -279,7 +278,7 @@ ATTO_UNROLLED void store_columns(__global ATTO_T *p, atto_index c, atto_index co
 #else
 #define COLUMN_SCRATCH 1
 #endif
-#define SCRATCH_AT(k, deep, across) ((k) * (ATTO_WG / 2) + (deep) * ACROSS + (across))
+#define SCRATCH_AT(k, deep, across) ((k) * (ATTO_WG / 2) + (deep)*ACROSS + (across))
 
 ATTO_UNROLLED void fold_tops_and_sums(float *top, float *sum, uint deep, uint across,
                                       __local float *scratch)
@@ -299,9 +298,9 @@ ATTO_UNROLLED void fold_tops_and_sums(float *top, float *sum, uint deep, uint ac
             for (uint k = 0; k < ATTO_RUN; k++) {
                 const float other = scratch[SCRATCH_AT(2 * k, deep, across)];
                 const float larger = fmax(top[k], other);
-                sum[k] = sum[k] * attop_exp_share(top[k] - larger) +
-                         scratch[SCRATCH_AT(2 * k + 1, deep, across)] *
-                             attop_exp_share(other - larger);
+                sum[k] =
+                    sum[k] * attop_exp_share(top[k] - larger) +
+                    scratch[SCRATCH_AT(2 * k + 1, deep, across)] * attop_exp_share(other - larger);
                 top[k] = larger;
             }
         }

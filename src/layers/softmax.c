@@ -59,10 +59,10 @@ static atto_var record(atto_tape *tape, atto_softmax_kind kind, atto_var x, int3
     return atto__record_op(tape, ATTO_OP_SOFTMAX, &args, &input, 1, &y, 1);
 }
 
-#define X(NAME, name)                                                  \
-    atto_var atto_##name(atto_tape *tape, atto_var x, int32_t dim)     \
-    {                                                                  \
-        return record(tape, ATTO_SOFTMAX_##NAME, x, dim);              \
+#define X(NAME, name)                                              \
+    atto_var atto_##name(atto_tape *tape, atto_var x, int32_t dim) \
+    {                                                              \
+        return record(tape, ATTO_SOFTMAX_##NAME, x, dim);          \
     }
 ATTO_SOFTMAX_TABLE(X)
 #undef X
