@@ -339,7 +339,8 @@ void atto__fold_join_variant(atto_dtype out_dtype, bool wide, atto__variant *out
     put_knob(&t, "INDEX", wide ? 64 : 32);
 }
 
-/* Work-items of a column, as few as can hold it. */
+/* Work-items of a column, as few as can hold it. One that is alone has two sizes; more of them would only
+ * make more kernels. */
 static const int32_t column_depths[] = { 1, 8, 32 };
 #define COLUMN_DEPTHS (sizeof column_depths / sizeof column_depths[0])
 
@@ -352,8 +353,8 @@ atto__column_knobs atto__column_knobs_for(int64_t size, atto_dtype dtype, bool v
     for (size_t i = 0; i < COLUMN_DEPTHS; i++) {
         deep = column_depths[i] < group ? column_depths[i] : group;
         const int64_t each = (size + deep - 1) / deep;
-        if (each <= most)
-            return (atto__column_knobs){ deep, power_of_two_from(each), vectors, true };
+        const bool few = deep == 1 && each <= most / 4;
+        if (each <= most) return (atto__column_knobs){ deep, few ? most / 4 : most, vectors, true };
     }
     return (atto__column_knobs){ deep, ROW_CHUNK / side_by_side, vectors, false };
 }

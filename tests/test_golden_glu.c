@@ -158,10 +158,12 @@ static void check_device(const golden_case *c)
     atto_shape half = c->shape;
     half.dim[along] /= 2;
     test_tensor t[4];
-    struct atto_glu_args a = {
-        .x = &t[0].view, .y = &t[1].view, .dy = &t[2].view, .dx = &t[3].view, .act = c->act,
-        .dim = c->dim
-    };
+    struct atto_glu_args a = { .x = &t[0].view,
+                               .y = &t[1].view,
+                               .dy = &t[2].view,
+                               .dx = &t[3].view,
+                               .act = c->act,
+                               .dim = c->dim };
     for (int i = 0; i < 4; i++)
         test_tensor_make(&t[i], test_dev, ATTO_F32, i % 3 ? half : c->shape, LAYOUT_DENSE);
     test_tensor_put(&t[0], c->x);

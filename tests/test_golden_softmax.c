@@ -135,12 +135,13 @@ static void check_device(const golden_case *c)
     double terms[MOST_NUMBERS], unused[MOST_NUMBERS];
     char grad[32];
     test_tensor t[4];
-    struct atto_softmax_args a = {
-        .x = &t[0].view, .y = &t[1].view, .dy = &t[2].view, .dx = &t[3].view, .kind = s.kind,
-        .dim = c->dim
-    };
-    for (int i = 0; i < 4; i++)
-        test_tensor_make(&t[i], test_dev, ATTO_F32, c->shape, LAYOUT_DENSE);
+    struct atto_softmax_args a = { .x = &t[0].view,
+                                   .y = &t[1].view,
+                                   .dy = &t[2].view,
+                                   .dx = &t[3].view,
+                                   .kind = s.kind,
+                                   .dim = c->dim };
+    for (int i = 0; i < 4; i++) test_tensor_make(&t[i], test_dev, ATTO_F32, c->shape, LAYOUT_DENSE);
     test_tensor_put(&t[0], c->x);
     MUST(atto_softmax_forward(test_dev, &a));
     oracle_softmax_forward(&s, unused, terms);

@@ -15,6 +15,7 @@
 
 #include "axis.h"
 #include "backend_cpu/rows.h"
+#include "backend_cpu/stream.h"
 
 /* Floats of one row, or of columns side by side, that a thread keeps. */
 #define ROOM (8 * ATTO_BLOCK)
@@ -24,6 +25,7 @@ typedef struct job {
     atto__axis axis;
     int32_t width; /* columns side by side; 0: rows */
     int64_t per_outer;
+    bool streams; /* the result passes the caches by */
 } job;
 
 static float sign_of(const job *j)
@@ -48,11 +50,21 @@ static int32_t block_of(int64_t left)
     return (int32_t)(left < ATTO_BLOCK ? left : ATTO_BLOCK);
 }
 
-static void put(span to, float *values, bool add)
+/* Where results go before put: in place, unless something is to be done with them on the way. */
+static float *target_of(const job *j, span to, float *buffer)
+{
+    return j->streams || j->a->add_dx ? buffer : store_target(to, buffer);
+}
+
+static void put(const job *j, float *values, span to)
 {
     float buffer[ATTO_BLOCK];
-    if (add) accumulate_block(values, to, buffer);
-    store_block(values, to);
+    if (j->a->add_dx) accumulate_block(values, to, buffer);
+    if (j->streams) {
+        stream_block(values, to.first, to.n);
+    } else {
+        store_block(values, to);
+    }
 }
 
 /* The block as floats with the sign that the kind gives them. */
@@ -123,7 +135,8 @@ static void forward_row(const job *j, int64_t row, pass *p)
     for (int64_t first = 0; first < n; first += ATTO_BLOCK) {
         const int32_t count = block_of(n - first);
         const span to = span_at(j->a->y, row * n + first, 1, count);
-        float *y = store_target(to, out);
+        float *y = target_of(j, to, out);
+        prefetch_block(span_at(j->a->x, (row + 1) * n + first, 1, count));
         if (!is_log(j) && n <= ROOM) {
             const float down = attop_exp_share(p->tops[first / ATTO_BLOCK] - p->top);
             scale_block(p->e + first, down * factor, y, count);
@@ -132,7 +145,7 @@ static void forward_row(const job *j, int64_t row, pass *p)
             if (is_log(j)) logs_block(x, p->top, log_sum, y, count);
             if (!is_log(j)) shares_block(x, p->top, factor, y, count);
         }
-        store_block(y, to);
+        put(j, y, to);
     }
 }
 
@@ -140,6 +153,7 @@ static void forward_rows(const void *job_, int64_t begin, int64_t end)
 {
     pass p;
     for (int64_t row = begin; row < end; row++) forward_row(job_, row, &p);
+    end_stream();
 }
 
 /* ---- rows, backward ---- */
@@ -167,16 +181,16 @@ static void gradient_block(const job *j, const float *y, const float *dy, float 
 static float sum_row(const job *j, int64_t row)
 {
     const int64_t n = j->axis.size;
-    float sum = 0.0f, y_buffer[ATTO_BLOCK], dy_buffer[ATTO_BLOCK], terms[ATTO_BLOCK];
+    float sum = 0.0f, y_buffer[ATTO_BLOCK], dy_buffer[ATTO_BLOCK];
     for (int64_t first = 0; first < n; first += ATTO_BLOCK) {
         const int32_t count = block_of(n - first);
         const float *dy = load_block(span_at(j->a->dy, row * n + first, 1, count), dy_buffer);
-        if (!is_log(j)) {
+        if (is_log(j)) {
+            sum += block_sum(dy, count);
+        } else {
             const float *y = load_block(span_at(j->a->y, row * n + first, 1, count), y_buffer);
-            products_block(y, dy, terms, count);
-            dy = terms;
+            sum += block_dot(y, dy, count);
         }
-        sum += block_sum(dy, count);
     }
     return sum;
 }
@@ -192,15 +206,18 @@ static void backward_row(const job *j, int64_t row)
         const span to = span_at(j->a->dx, at, 1, count);
         const float *y = load_block(span_at(j->a->y, at, 1, count), y_buffer);
         const float *dy = load_block(span_at(j->a->dy, at, 1, count), dy_buffer);
-        float *dx = j->a->add_dx ? out : store_target(to, out);
+        float *dx = target_of(j, to, out);
+        prefetch_block(span_at(j->a->y, at + n, 1, count));
+        prefetch_block(span_at(j->a->dy, at + n, 1, count));
         gradient_block(j, y, dy, t, dx, count);
-        put(to, dx, j->a->add_dx);
+        put(j, dx, to);
     }
 }
 
 static void backward_rows(const void *job_, int64_t begin, int64_t end)
 {
     for (int64_t row = begin; row < end; row++) backward_row(job_, row);
+    end_stream();
 }
 
 /* ---- columns ---- */
@@ -288,11 +305,12 @@ static void forward_columns(const void *job_, int64_t begin, int64_t end)
         for (int32_t i = 0; i < k.n; i++) sum[i] = is_log(j) ? attop_log(sum[i]) : 1.0f / sum[i];
         for (int64_t c = 0; c < j->axis.size; c++) {
             const span to = element_of(j, j->a->y, k, c);
-            float *y = store_target(to, out);
+            float *y = target_of(j, to, out);
             results_of(j, k, c, top, sum, e, y);
-            store_block(y, to);
+            put(j, y, to);
         }
     }
+    end_stream();
 }
 
 static void column_sums_of(const job *j, columns k, float *sum)
@@ -336,11 +354,12 @@ static void backward_columns(const void *job_, int64_t begin, int64_t end)
         column_sums_of(j, k, sum);
         for (int64_t c = 0; c < j->axis.size; c++) {
             const span to = element_of(j, j->a->dx, k, c);
-            float *dx = j->a->add_dx ? out : store_target(to, out);
+            float *dx = target_of(j, to, out);
             column_gradients_of(j, k, c, sum, dx);
-            put(to, dx, j->a->add_dx);
+            put(j, dx, to);
         }
     }
+    end_stream();
 }
 
 /* ---- calls ---- */
@@ -354,7 +373,7 @@ static int32_t width_for(int64_t size)
 
 static job job_of(const struct atto_softmax_args *a)
 {
-    job j = { a, atto__axis_of(a->y, a->dim), 0, 1 };
+    job j = { a, atto__axis_of(a->y, a->dim), 0, 1, streams(a->y) };
     if (j.axis.step == 1) return j;
     j.width = width_for(j.axis.size);
     j.per_outer = (j.axis.step + j.width - 1) / j.width;
