@@ -13,8 +13,10 @@
 #include <attocl/cross_entropy.h>
 #include <attocl/dropout.h>
 #include <attocl/elementwise.h>
+#include <attocl/glu.h>
 #include <attocl/linear.h>
 #include <attocl/reduce.h>
+#include <attocl/softmax.h>
 
 #include <attocl/meter.h>
 #include <attocl/module.h>

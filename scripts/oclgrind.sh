@@ -35,6 +35,9 @@ items=(
     elementwise.opencl:cast_converts_and_casts_gradients_back
     linear.opencl:linear_takes_overlapping_inputs
     reduce.opencl:reduce_sums_f16_in_f32
+    softmax.opencl:softmax_takes_another_alignment
+    softmax.opencl:softmax_over_any_dimension_matches_oracle
+    glu.opencl:glu_takes_any_layout
     kernel.opencl
     optim.opencl:optim_clips_what_is_unscaled
     optim_life.opencl:optim_packs_into_chunks

@@ -140,6 +140,50 @@ void atto__fill_variant(atto_dtype to, atto__form form, bool wide, atto__variant
     put_walk(&t, form, form == ATTO_FORM_ELEMENTS ? 1 : atto__vector_elements(to), wide);
 }
 
+/* ---- rows ---- */
+
+/* Of the lines whose work-items can hold the row the first one: work-items of a row (0: a work-group),
+ * and the most vectors that one of them gets. */
+static const struct {
+    int32_t lanes, vectors;
+} row_shares[] = { { 1, 4 }, { 8, 4 }, { 32, 8 }, { 128, 4 }, { 0, 16 } };
+
+/* Elements in flight a work-item where rows are read again instead. */
+#define ROW_CHUNK 16
+
+static int32_t power_of_two_from(int64_t n)
+{
+    int32_t p = 1;
+    while (p < n) p *= 2;
+    return p;
+}
+
+atto__row_knobs atto__row_knobs_for(int64_t slots, atto_dtype dtype, int32_t group, int32_t floats)
+{
+    const int32_t per_vector = atto__vector_elements(dtype);
+    const int64_t vectors = (slots + per_vector - 1) / per_vector;
+    for (size_t i = 0; i < sizeof row_shares / sizeof row_shares[0]; i++) {
+        const int32_t wanted = row_shares[i].lanes, room = floats / per_vector;
+        const int32_t lanes = wanted == 0 || wanted > group ? group : wanted;
+        const int32_t most = row_shares[i].vectors < room ? row_shares[i].vectors : room;
+        const int64_t each = (vectors + lanes - 1) / lanes;
+        if (each > most) continue;
+        return (atto__row_knobs){ wanted, power_of_two_from(each), true };
+    }
+    return (atto__row_knobs){ 0, ROW_CHUNK / per_vector, false };
+}
+
+static void put_row(text *t, const atto__row_knobs *row)
+{
+    if (row->lanes == 0) {
+        put_value(t, "LANES", "ATTO_WG");
+    } else {
+        put_knob(t, "LANES", row->lanes);
+    }
+    put_knob(t, "ITEMS", row->items);
+    put_knob(t, "HELD", row->held);
+}
+
 /* Elements in flight a work-item; half of them where targets take registers too (Intel's compiler
  * spills otherwise); one vector where it has a position for itself. */
 #define CROSS_ENTROPY_CHUNK 16
@@ -152,15 +196,16 @@ static int32_t cross_entropy_items(const atto__cross_entropy_knobs *k, bool spre
 
 void atto__cross_entropy_variant(const atto__cross_entropy_knobs *k, atto__variant *out)
 {
-    static const char *const lanes[ATTO_LANES_COUNT] = { "1", "32", "ATTO_WG" };
+    static const int32_t lanes[ATTO_LANES_COUNT] = { 1, 32, 0 };
     const bool soft = k->target != ATTO_I32 && k->target != ATTO_I64;
+    const atto__row_knobs row = { lanes[k->lanes], cross_entropy_items(k, soft || k->spread),
+                                  false };
     text t = begin(out, "cross_entropy.cl", k->kernel, "");
     put_value(&t, "DTYPE", atto_dtype_name(k->dtype));
     put_value(&t, "TARGET", atto_dtype_name(k->target));
     put_knob(&t, "SOFT", soft);
     put_knob(&t, "SPREAD", soft || k->spread);
-    put_value(&t, "LANES", lanes[k->lanes]);
-    put_knob(&t, "ITEMS", cross_entropy_items(k, soft || k->spread));
+    put_row(&t, &row);
     put_knob(&t, "INDEX", k->wide ? 64 : 32);
 }
 
@@ -291,6 +336,56 @@ void atto__fold_join_variant(atto_dtype out_dtype, bool wide, atto__variant *out
 {
     text t = begin(out, "reduce.cl", "atto_fold_join", "");
     put_value(&t, "OUT", atto_dtype_name(out_dtype));
+    put_knob(&t, "INDEX", wide ? 64 : 32);
+}
+
+/* Work-items of a column, as few as can hold it. One that is alone has two sizes; more of them would only
+ * make more kernels. */
+static const int32_t column_depths[] = { 1, 8, 32 };
+#define COLUMN_DEPTHS (sizeof column_depths / sizeof column_depths[0])
+
+atto__column_knobs atto__column_knobs_for(int64_t size, atto_dtype dtype, bool vectors,
+                                          int32_t group, int32_t floats)
+{
+    const int32_t side_by_side = vectors ? atto__vector_elements(dtype) : 1;
+    const int32_t most = floats / side_by_side;
+    int32_t deep = 1;
+    for (size_t i = 0; i < COLUMN_DEPTHS; i++) {
+        deep = column_depths[i] < group ? column_depths[i] : group;
+        const int64_t each = (size + deep - 1) / deep;
+        const bool few = deep == 1 && each <= most / 4;
+        if (each <= most) return (atto__column_knobs){ deep, few ? most / 4 : most, vectors, true };
+    }
+    return (atto__column_knobs){ deep, ROW_CHUNK / side_by_side, vectors, false };
+}
+
+void atto__softmax_variant(const atto__softmax_knobs *k, atto__variant *out)
+{
+    text t = begin(out, "softmax.cl", k->kernel, "");
+    put_value(&t, "DTYPE", atto_dtype_name(k->dtype));
+    put_knob(&t, "LOG", k->kind == ATTO_SOFTMAX_LOG);
+    put_knob(&t, "NEGATE", k->kind == ATTO_SOFTMAX_MIN);
+    if (k->has_columns) {
+        put_knob(&t, "DEEP", k->column.deep);
+        put_knob(&t, "ITEMS", k->column.items);
+        put_knob(&t, "HELD", k->column.held);
+        put_knob(&t, "RUN", k->column.vectors ? atto__vector_elements(k->dtype) : 1);
+        put_knob(&t, "VECTORS", k->column.vectors);
+    } else {
+        put_row(&t, &k->row);
+    }
+    put_knob(&t, "INDEX", k->wide ? 64 : 32);
+}
+
+void atto__glu_variant(const char *kernel, const char *act, atto_dtype dtype, bool vectors,
+                       bool wide, atto__variant *out)
+{
+    text t = begin(out, "glu.cl", kernel, "");
+    put_value(&t, "DTYPE", atto_dtype_name(dtype));
+    put_act(&t, act);
+    put_knob(&t, "RUN", vectors ? atto__vector_elements(dtype) : 1);
+    put_knob(&t, "VECTORS", vectors);
+    put_knob(&t, "ITEMS", ATTO_DENSE_ITEMS);
     put_knob(&t, "INDEX", wide ? 64 : 32);
 }
 
@@ -629,6 +724,64 @@ static bool make_optim_step(const int32_t *v, atto__variant *out)
     return true;
 }
 
+/* Rows in every way that atto__row_knobs_for shares them out. */
+static const atto__row_knobs row_samples[] = {
+    { 1, 1, true },   { 1, 4, true }, { 8, 2, true }, { 32, 1, true }, { 32, 8, true },
+    { 128, 4, true }, { 0, 2, true }, { 0, 8, true }, { 0, 4, false },
+};
+#define ROW_SAMPLES ((int32_t)(sizeof row_samples / sizeof row_samples[0]))
+
+/* With as many floats a work-item as f32 has. */
+static atto__row_knobs row_sample(int32_t i, atto_dtype dtype)
+{
+    atto__row_knobs row = row_samples[i];
+    if (dtype != ATTO_F32 && row.items > 1) row.items /= 2;
+    return row;
+}
+
+/* Axes: kernel, kind, dtype, share, index. */
+static bool make_softmax_rows(const int32_t *v, atto__variant *out)
+{
+    const atto__softmax_knobs knobs = {
+        .kernel = v[0] == 0 ? "atto_softmax_forward" : "atto_softmax_backward",
+        .kind = (atto_softmax_kind)v[1],
+        .dtype = float_dtypes[v[2]],
+        .row = row_sample(v[3], float_dtypes[v[2]]),
+        .wide = v[4] == 1,
+    };
+    if (out) atto__softmax_variant(&knobs, out);
+    return true;
+}
+
+/* Axes: kernel, kind, dtype, depth, vectors, held, index. */
+static bool make_softmax_columns(const int32_t *v, atto__variant *out)
+{
+    const atto_dtype dtype = float_dtypes[v[2]];
+    const int32_t chunk = v[0] == 0 && v[5] == 1 ? 2 * ROW_CHUNK : ROW_CHUNK;
+    const int32_t side_by_side = v[4] == 1 ? atto__vector_elements(dtype) : 1;
+    const atto__softmax_knobs knobs = {
+        .kernel = v[0] == 0 ? "atto_softmax_forward_columns" : "atto_softmax_backward_columns",
+        .kind = (atto_softmax_kind)v[1],
+        .dtype = dtype,
+        .has_columns = true,
+        .column = { column_depths[v[3]], chunk / side_by_side, v[4] == 1, v[5] == 1 },
+        .wide = v[6] == 1,
+    };
+    if (v[5] == 0 && v[3] != COLUMN_DEPTHS - 1) return false;
+    if (out) atto__softmax_variant(&knobs, out);
+    return true;
+}
+
+/* Axes: direction, vectors, dtype, index, activation. */
+static bool make_glu(const int32_t *v, atto__variant *out)
+{
+    if (out)
+        atto__glu_variant(v[0] == 0 ? "atto_glu_forward" : "atto_glu_backward",
+                          atto_activation_name((atto_activation_kind)v[4]), float_dtypes[v[2]],
+                          v[1] == 1, v[3] == 1, out);
+    return true;
+}
+
 static bool make_probe(const int32_t *v, atto__variant *out)
 {
     (void)v;
@@ -659,6 +812,9 @@ static const plan plans[] = {
     { "optim", 1, { 1 }, make_optim_begin },
     { "optim", 4, { 3, 2, 2, 3 }, make_optim_step },
     { "probe", 1, { 1 }, make_probe },
+    { "softmax", 5, { 2, ATTO_SOFTMAX_COUNT, 3, ROW_SAMPLES, 2 }, make_softmax_rows },
+    { "softmax", 7, { 2, ATTO_SOFTMAX_COUNT, 3, COLUMN_DEPTHS, 2, 2, 2 }, make_softmax_columns },
+    { "glu", 5, { 2, 2, 3, 2, ATTO_ACT_COUNT }, make_glu },
 };
 
 /* Pairs of values that no chosen variant has yet. An axis is paired with itself too, so that a

@@ -8,6 +8,7 @@
 
 #include <attocl/act.h>
 #include <attocl/elementwise.h>
+#include <attocl/softmax.h>
 
 #include "optim.h"
 
@@ -65,6 +66,17 @@ int32_t atto__copy_elements(atto_dtype from, atto_dtype to);
 void atto__copy_variant(atto_dtype from, atto_dtype to, atto__form form, bool wide,
                         atto__variant *out);
 void atto__fill_variant(atto_dtype to, atto__form form, bool wide, atto__variant *out);
+
+/* How rows of atto_row.h are shared out. */
+typedef struct atto__row_knobs {
+    int32_t lanes; /* work-items of a row; 0: a work-group */
+    int32_t items; /* 16-byte vectors of a chunk */
+    bool held;     /* a row is one chunk of each lane */
+} atto__row_knobs;
+
+/* For rows of that many slots and work-groups of that size; a work-item has room for that many floats of a
+ * row, at least 16. Here is the place to choose otherwise for a device. */
+atto__row_knobs atto__row_knobs_for(int64_t slots, atto_dtype dtype, int32_t group, int32_t floats);
 
 /* cross_entropy.cl. */
 typedef enum atto__lanes {
@@ -147,6 +159,34 @@ typedef struct atto__fold_knobs {
 
 void atto__fold_variant(const atto__fold_knobs *knobs, atto__variant *out);
 void atto__fold_join_variant(atto_dtype out_dtype, bool wide, atto__variant *out);
+
+/* How the columns of softmax.cl are shared out: elements of a row lie apart. */
+typedef struct atto__column_knobs {
+    int32_t deep;  /* work-items of a column */
+    int32_t items; /* elements of a column that one of them has at a time */
+    bool vectors;  /* each has 16 bytes of columns side by side; else one column */
+    bool held;     /* and these are all it has */
+} atto__column_knobs;
+
+/* For columns of that many elements; group and floats as of rows. */
+atto__column_knobs atto__column_knobs_for(int64_t size, atto_dtype dtype, bool vectors,
+                                          int32_t group, int32_t floats);
+
+typedef struct atto__softmax_knobs {
+    const char *kernel; /* "atto_softmax_forward"; that of columns adds "_columns" */
+    atto_softmax_kind kind;
+    atto_dtype dtype;
+    bool has_columns; /* column holds; else row */
+    atto__row_knobs row;
+    atto__column_knobs column;
+    bool wide;
+} atto__softmax_knobs;
+
+void atto__softmax_variant(const atto__softmax_knobs *knobs, atto__variant *out);
+
+/* glu.cl: vectors, or elements where strides or offsets are odd. */
+void atto__glu_variant(const char *kernel, const char *act, atto_dtype dtype, bool vectors,
+                       bool wide, atto__variant *out);
 
 /* probe.cl. */
 void atto__probe_variant(atto__variant *out);

@@ -371,9 +371,88 @@ static void oracle_cross_entropy_gradients_match_differences(void **state)
     }
 }
 
+/* ---- softmax and gated linear units ---- */
+
+enum { SM_OUTER = 2, SM_SIZE = 4, SM_STEP = 3, SM_N = SM_OUTER * SM_SIZE * SM_STEP };
+
+static double sm_value(const oracle_softmax *s)
+{
+    double y[SM_N], terms[SM_N], sum = 0.0;
+    oracle_softmax_forward(s, y, terms);
+    for (int i = 0; i < SM_N; i++) sum += y[i] * s->dy[i];
+    return sum;
+}
+
+static double glu_value(const oracle_glu *g)
+{
+    double y[SM_N], terms[SM_N], sum = 0.0;
+    oracle_glu_forward(g, y, terms);
+    for (int64_t i = 0; i < g->outer * g->width; i++) sum += y[i] * g->dy[i];
+    return sum;
+}
+
+/* Third derivatives below 1 for each of a row's elements, dy below 2; of an activation times 3 below 16. */
+static void expect_row_slope(const char *op, double up, double down, double wanted)
+{
+    const double h = cbrt(DBL_EPSILON);
+    const double allowed = h * h * 32.0 / 6.0 + 100.0 * DBL_EPSILON / h;
+    if (!(fabs((up - down) / (2.0 * h) - wanted) <= allowed))
+        fail_msg("%s: derivative %.17g, central difference %.17g, allowed +-%.3g", op, wanted,
+                 (up - down) / (2.0 * h), allowed);
+}
+
+static void oracle_softmax_gradients_match_differences(void **state)
+{
+    (void)state;
+    const double h = cbrt(DBL_EPSILON);
+    double x[SM_N], dy[SM_N], y[SM_N], dx[SM_N], terms[SM_N];
+    for (int kind = 0; kind < ATTO_SOFTMAX_COUNT; kind++) {
+        test_uniform(6000 + (uint64_t)kind, -3.0, 3.0, ATTO_F32, x, SM_N);
+        test_uniform(6100 + (uint64_t)kind, -2.0, 2.0, ATTO_F32, dy, SM_N);
+        const oracle_softmax s = { SM_OUTER, SM_SIZE, SM_STEP, (atto_softmax_kind)kind, x, y, dy };
+        oracle_softmax_forward(&s, y, terms);
+        oracle_softmax_backward(&s, dx, terms);
+        for (int i = 0; i < SM_N; i++) {
+            const double middle = x[i];
+            x[i] = middle + h;
+            const double up = sm_value(&s);
+            x[i] = middle - h;
+            const double down = sm_value(&s);
+            x[i] = middle;
+            expect_row_slope(atto_softmax_name((atto_softmax_kind)kind), up, down, dx[i]);
+        }
+    }
+}
+
+static void oracle_glu_gradients_match_differences(void **state)
+{
+    (void)state;
+    const double h = cbrt(DBL_EPSILON);
+    const atto_activation acts[] = { atto_sigmoid(), atto_silu(), atto_gelu(), atto_tanh(),
+                                     atto_identity() };
+    double x[SM_N], dy[SM_N], dx[SM_N], terms[SM_N];
+    for (int k = 0; k < COUNT_OF(acts); k++) {
+        test_uniform(6200 + (uint64_t)k, -3.0, 3.0, ATTO_F32, x, SM_N);
+        test_uniform(6300 + (uint64_t)k, -2.0, 2.0, ATTO_F32, dy, SM_N / 2);
+        const oracle_glu g = { 2, SM_N / 4, acts[k], x, dy };
+        oracle_glu_backward(&g, dx, terms);
+        for (int i = 0; i < SM_N; i++) {
+            const double middle = x[i];
+            x[i] = middle + h;
+            const double up = glu_value(&g);
+            x[i] = middle - h;
+            const double down = glu_value(&g);
+            x[i] = middle;
+            expect_row_slope("glu", up, down, dx[i]);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(oracle_softmax_gradients_match_differences),
+        cmocka_unit_test(oracle_glu_gradients_match_differences),
         cmocka_unit_test(oracle_cross_entropy_gradients_match_differences),
         cmocka_unit_test(oracle_has_a_row_for_every_activation),
         cmocka_unit_test(oracle_derivatives_match_differences),

@@ -113,6 +113,30 @@ double oracle_binary_grad_scale(atto_binary_kind kind, bool of_b, double a, doub
  */
 double oracle_reduce(atto_reduce_kind kind, const double *x, int64_t n, int64_t *position);
 
+/* Softmax of x [outer, size, step] over the middle dimension; oracle_softmax.c. */
+typedef struct oracle_softmax {
+    int64_t outer, size, step;
+    atto_softmax_kind kind;
+    const double *x;      /* forward */
+    const double *y, *dy; /* backward */
+} oracle_softmax;
+
+/* Results, and the size of the terms behind each (see atto_tol). */
+void oracle_softmax_forward(const oracle_softmax *s, double *y, double *terms);
+void oracle_softmax_backward(const oracle_softmax *s, double *dx, double *terms);
+
+/* A gated linear unit of x [outer, 2, width]; dy is [outer, width]. */
+typedef struct oracle_glu {
+    int64_t outer, width;
+    atto_activation act;
+    const double *x, *dy;
+} oracle_glu;
+
+/* Results, and what stands for the size of terms with the activation's own roundings: of y and of da
+ * those of act, of db those of its gradient. */
+void oracle_glu_forward(const oracle_glu *g, double *y, double *terms);
+void oracle_glu_backward(const oracle_glu *g, double *dx, double *terms);
+
 /* Philox4x32-10 with a 128-bit counter and a 64-bit key. */
 void oracle_philox(const uint32_t counter[4], uint64_t key, uint32_t out[4]);
 

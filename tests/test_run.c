@@ -191,6 +191,30 @@ static spec spec_reduce(const char *name, bool many_dims)
     return legal;
 }
 
+/* Over the last dimension, or one in the middle. */
+static void numbers_softmax(struct atto_softmax_args *a)
+{
+    a->dim = 1;
+}
+static spec spec_softmax(const char *name, bool many_dims)
+{
+    (void)name;
+    return spec_elementwise(many_dims);
+}
+
+static void numbers_glu(struct atto_glu_args *a)
+{
+    a->dim = 1;
+    a->act = atto_silu();
+}
+static spec spec_glu(const char *name, bool many_dims)
+{
+    spec legal = spec_elementwise(many_dims);
+    const bool whole = strcmp(name, "x") == 0 || strcmp(name, "dx") == 0;
+    legal.shape.dim[1] = whole ? 6 : 3;
+    return legal;
+}
+
 /* clang-format off */
 #define F(field, role) { #field, offsetof(args, field), USE_##role },
 #define X(op, OP, layout, autocast, in_place, random, data_errors)                          \

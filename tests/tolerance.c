@@ -46,6 +46,13 @@ static const struct {
     { "mean", 5, 5 }, /* division */
     { "max", 0, 5 },  /* dy / ties */
     { "min", 0, 5 },
+
+    /* Beside the summands of a row, which the caller counts: exp 6, twice where a lane's maximum is not
+     * the row's, division 5, products 2, difference 1; log: log 6, differences 2, and the sum's exp 6 twice.
+     * grad: products 2, difference and old value 2; log: exp 6 beside them. */
+    { "softmax", 20, 4 },
+    { "log_softmax", 20, 9 },
+    { "softmin", 20, 4 },
 };
 
 /* "gelu" or "gelu_grad": k of that op; activations have theirs in the oracle's rows. */

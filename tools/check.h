@@ -7,12 +7,14 @@
 
 /* Which of the library's ops runs. */
 typedef enum check_family {
-    CHECK_ACT,          /* atto_act_* */
-    CHECK_DROPOUT,      /* atto_dropout_* */
-    CHECK_UNARY,        /* atto_unary_* */
-    CHECK_BINARY,       /* atto_binary_* */
-    CHECK_LINEAR,       /* atto_linear_*, through check_linear */
-    CHECK_CROSS_ENTROPY /* nothing of the op below counts */
+    CHECK_ACT,           /* atto_act_* */
+    CHECK_DROPOUT,       /* atto_dropout_* */
+    CHECK_UNARY,         /* atto_unary_* */
+    CHECK_BINARY,        /* atto_binary_* */
+    CHECK_LINEAR,        /* atto_linear_*, through check_linear */
+    CHECK_CROSS_ENTROPY, /* nothing of the op below counts */
+    CHECK_SOFTMAX,       /* atto_softmax_*, through check_rows */
+    CHECK_GLU            /* atto_glu_*, likewise */
 } check_family;
 
 /* One op as selftest runs it: an activation, dropout, or both, perhaps behind a product; a unary or
@@ -22,7 +24,7 @@ typedef struct check_op {
     atto_activation act;
     float dropout;
     check_family family;
-    int kind; /* atto_unary_kind or atto_binary_kind */
+    int kind; /* atto_unary_kind, atto_binary_kind or atto_softmax_kind */
 } check_op;
 
 /* Forward: out = op(x). Backward: out = op'(x) * dy. Binary: of x and dy; its backward is da for the
@@ -42,6 +44,10 @@ atto_status check_widen(atto_device *dev, const void *in, atto_dtype dtype, int6
  * call fails. */
 atto_status check_cross_entropy(atto_device *dev, atto_device *reference, bool backward,
                                 atto_dtype dtype, double *ratio);
+
+/* The same of softmax and gated linear units; check_softmax.c. */
+atto_status check_rows(atto_device *dev, atto_device *reference, const check_op *op, bool backward,
+                       atto_dtype dtype, double *ratio);
 
 /* The worst element of a comparison: error / tolerance, at most 1 when all is well. */
 typedef struct check_worst {

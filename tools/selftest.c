@@ -75,6 +75,11 @@ static const check_op ops[] = {
     { "linear",       { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_LINEAR, 0 },
     { "linear+gelu",  { ATTO_ACT_GELU,     0.0f, 0.0f }, 0.5f, CHECK_LINEAR, 0 },
     { "cross_entropy", { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_CROSS_ENTROPY, 0 },
+#define X(NAME, name) { #name, { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_SOFTMAX, ATTO_SOFTMAX_##NAME },
+    ATTO_SOFTMAX_TABLE(X)
+#undef X
+    { "glu",          { ATTO_ACT_SIGMOID,  0.0f, 0.0f }, 0.0f, CHECK_GLU,    0 },
+    { "glu+silu",     { ATTO_ACT_SILU,     0.0f, 0.0f }, 0.0f, CHECK_GLU,    0 },
 };
 /* clang-format on */
 
@@ -232,6 +237,11 @@ static double run_cell(selftest *s, const check_op *op, bool backward, atto_dtyp
     if (op->family == CHECK_CROSS_ENTROPY) {
         const atto_status status =
             check_cross_entropy(s->dev, s->reference, backward, dtype, &ratio);
+        if (status != ATTO_OK) tool_fail(op->name, status);
+        return ratio;
+    }
+    if (op->family == CHECK_SOFTMAX || op->family == CHECK_GLU) {
+        const atto_status status = check_rows(s->dev, s->reference, op, backward, dtype, &ratio);
         if (status != ATTO_OK) tool_fail(op->name, status);
         return ratio;
     }

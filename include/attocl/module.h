@@ -115,6 +115,14 @@ ATTO_API atto_status atto_flatten_create(atto_device *dev, int32_t start, atto_m
 /** Gives its input. */
 ATTO_API atto_status atto_identity_create(atto_device *dev, atto_module **m);
 
+/** Softmax, LogSoftmax or Softmin over dimension dim; -1 is the last. ATTO_E_ARGUMENT: unknown kind. */
+ATTO_API atto_status atto_softmax_create(atto_device *dev, atto_softmax_kind kind, int32_t dim,
+                                         atto_module **m);
+
+/** GLU: halves of dimension dim, with any activation as the gate's. PyTorch's: dim = -1, atto_sigmoid(). */
+ATTO_API atto_status atto_glu_create(atto_device *dev, int32_t dim, atto_activation act,
+                                     atto_module **m);
+
 /** Options of CrossEntropyLoss; zero is PyTorch's default. */
 typedef struct atto_cross_entropy_loss_options {
     const float *weight; /**< [classes], read during the call; NULL = 1 for every class */

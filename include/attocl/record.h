@@ -7,8 +7,10 @@
 #include <attocl/act.h>
 #include <attocl/cross_entropy.h>
 #include <attocl/elementwise.h>
+#include <attocl/glu.h>
 #include <attocl/linear.h>
 #include <attocl/reduce.h>
+#include <attocl/softmax.h>
 #include <attocl/tape.h>
 
 #ifdef __cplusplus
@@ -107,6 +109,14 @@ typedef struct atto_reduce_options {
 /** attocl/reduce.h: sums, means, extremes and their positions. */
 ATTO_API atto_var atto_reduce(atto_tape *tape, atto_reduce_kind kind, atto_var x,
                               const atto_reduce_options *options);
+
+/** attocl/softmax.h, over dimension dim; -1 is the last. Like x. */
+ATTO_API atto_var atto_softmax(atto_tape *tape, atto_var x, int32_t dim);
+ATTO_API atto_var atto_log_softmax(atto_tape *tape, atto_var x, int32_t dim);
+ATTO_API atto_var atto_softmin(atto_tape *tape, atto_var x, int32_t dim);
+
+/** attocl/glu.h: the first half of x along dim times act of the second. */
+ATTO_API atto_var atto_glu(atto_tape *tape, atto_var x, int32_t dim, atto_activation act);
 
 /** The same elements, of any dtype, with another shape: ATTO_E_SHAPE if it has not as many. Shares x's
  * memory where the strides allow that, else it is a dense copy. */

@@ -110,6 +110,12 @@
     X(ARGMAX, argmax)        \
     X(ARGMIN, argmin)
 
+/* X(NAME, name): the enumerator is ATTO_SOFTMAX_<NAME>. Rows are only ever appended. */
+#define ATTO_SOFTMAX_TABLE(X) \
+    X(PLAIN,  softmax)        \
+    X(LOG,    log_softmax)    \
+    X(MIN,    softmin)
+
 /* X(op, OP, layout, autocast, in_place, random, data_errors)
  *
  * Names the struct atto_<op>_args, its fields ATTO_<OP>_FIELDS, the public pair atto_<op>_forward
@@ -137,7 +143,9 @@
     X(binary,  BINARY,  BROADCAST, WIDEST, IN_PLACE, FIXED,             NONE) \
     X(where,   WHERE,   BROADCAST, WIDEST, IN_PLACE, FIXED,             NONE) \
     X(compare, COMPARE, BROADCAST, WIDEST, DISTINCT, FIXED,             NONE) \
-    X(reduce,  REDUCE,  BROADCAST, F32,    DISTINCT, FIXED,             NONE)
+    X(reduce,  REDUCE,  BROADCAST, F32,    DISTINCT, FIXED,             NONE) \
+    X(softmax, SOFTMAX, DENSE,     F32,    DISTINCT, FIXED,             NONE) \
+    X(glu,     GLU,     DENSE,     FLOW,   DISTINCT, FIXED,             NONE)
 
 /* F(field, role), beside each args struct as ATTO_<OP>_FIELDS. Roles:
  *   IN          read by forward and again by backward      must be given to both
@@ -167,6 +175,8 @@
     F(cond, IN) F(a, IN_FWD_OPT) F(b, IN_FWD_OPT) F(y, OUT) F(dy, DIN) F(da, DOUT) F(db, DOUT)
 #define ATTO_COMPARE_FIELDS(F) F(a, IN_FWD) F(b, IN_FWD_OPT) F(y, OUT)
 #define ATTO_REDUCE_FIELDS(F)  F(x, IN_NEEDED) F(y, SAVED_NEEDED) F(dy, DIN) F(dx, DOUT)
+#define ATTO_SOFTMAX_FIELDS(F) F(x, IN_FWD) F(y, SAVED) F(dy, DIN) F(dx, DOUT)
+#define ATTO_GLU_FIELDS(F)     F(x, IN)     F(y, OUT)   F(dy, DIN) F(dx, DOUT)
 /* clang-format on */
 
 #endif

@@ -38,6 +38,21 @@ static inline float block_sum(const float *v, int32_t n)
     return sum[0];
 }
 
+/* The sum of products, in the same order. */
+static inline float block_dot(const float *a, const float *b, int32_t n)
+{
+    float sum[ATTO_LANES] = { 0.0f };
+    int32_t i = 0;
+    for (; i + ATTO_LANES <= n; i += ATTO_LANES) {
+        ATTO_SIMD
+        for (int32_t k = 0; k < ATTO_LANES; k++) sum[k] += a[i + k] * b[i + k];
+    }
+    for (; i < n; i++) sum[i % ATTO_LANES] += a[i] * b[i];
+    for (int32_t half = ATTO_LANES / 2; half > 0; half /= 2)
+        for (int32_t k = 0; k < half; k++) sum[k] += sum[k + half];
+    return sum[0];
+}
+
 typedef struct sum_job {
     const float *v;
     int64_t n;

@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* Sums and maxima over the work-items that share a row, by a tree of fixed shape in local memory; no
- * sub-groups and no atomics.
+/* Sums and maxima over the work-items that share a row, by a tree of fixed shape; no sub-groups and no
+ * atomics.
  *
  *   -D          default  meaning
  *   ATTO_LANES  ATTO_WG  work-items of a row, a power of two; at most ATTO_WG are used. The first
  *                        ATTO_LANES work-items of a work-group have its first row, and so on
+ *
+ * The tree: the lanes of a block, up to 32 neighbours, by halves, lane i with lane i + 16, then i + 8
+ * and so on; then the blocks one after another. On NVIDIA GPUs a block is a warp and its lanes swap
+ * registers; elsewhere numbers go through local memory, with the same bits.
  *
  * All work-items of a work-group call these functions together. scratch has ATTO_WG elements; whoever
  * passes it on has to be inlined too (ATTO_UNROLLED): PoCL 3.1 gives work-groups on different threads one
@@ -26,51 +30,99 @@
 #define ATTO_ROWS   (ATTO_WG / ATTO_LANES)
 #define ATTO_LANE() ((uint)get_local_id(0) % ATTO_LANES)
 
-#if ATTO_LANES > 1
+/* Lanes of a block, and blocks of a row. */
+#define ATTO_BLOCK  (ATTO_LANES < 32 ? ATTO_LANES : 32)
+#define ATTO_BLOCKS (ATTO_LANES / ATTO_BLOCK)
 
-/* The row is folded in two steps, first ATTO_LANES / ATTO_FOLD numbers at a time, then ATTO_FOLD: three
- * barriers, where halving would take one for each power of two. */
-#if ATTO_LANES >= 64
-#define ATTO_FOLD 16
+#define ATTO_ADD(a, b) ((a) + (b))
+
+#if ATTO_NVIDIA >= 70 && ATTO_WG >= 32
+
+/* v of the lane whose number differs by one bit. */
+static inline float atto_swap(float v, uint bit)
+{
+    float other;
+    __asm__ volatile("shfl.sync.bfly.b32 %0, %1, %2, 31, 0xffffffff;"
+                     : "=f"(other)
+                     : "f"(v), "r"(bit));
+    return other;
+}
+
+/* a = the block's v; an operation is ATTO_ADD or fmax. */
+#define ATTO_FOLD_BLOCK(a, v, operation)                                                        \
+    do {                                                                                        \
+        a = v;                                                                                  \
+        for (uint bit = ATTO_BLOCK / 2; bit > 0; bit /= 2) a = operation(a, atto_swap(a, bit)); \
+    } while (0)
+
+/* a = the row's v. */
+#define ATTO_FOLD_ROW(a, v, scratch, operation)                                        \
+    do {                                                                               \
+        ATTO_FOLD_BLOCK(a, v, operation);                                              \
+        if (ATTO_BLOCKS > 1) {                                                         \
+            const uint here = get_local_id(0);                                         \
+            const uint row = here / ATTO_LANES * ATTO_BLOCKS;                          \
+            barrier(CLK_LOCAL_MEM_FENCE); /* who still reads the last one */           \
+            if (here % ATTO_BLOCK == 0) scratch[here / ATTO_BLOCK] = a;                \
+            barrier(CLK_LOCAL_MEM_FENCE);                                              \
+            a = scratch[row];                                                          \
+            for (uint k = 1; k < ATTO_BLOCKS; k++) a = operation(a, scratch[row + k]); \
+        }                                                                              \
+    } while (0)
+
 #else
-#define ATTO_FOLD (ATTO_LANES >= 8 ? 8 : ATTO_LANES)
+
+/* Numbers of a block that the first of two steps leaves to the second; of all blocks about 16, so that
+ * there are three barriers, where halving would take one for each power of two. */
+#define ATTO_PARTS (ATTO_BLOCKS >= 8 ? 2 : ATTO_BLOCKS == 4 ? 4 : ATTO_BLOCK < 8 ? ATTO_BLOCK : 8)
+
+/* t[0] = n numbers by halves; n is a constant power of two. */
+#define ATTO_FOLD_HALVES(t, n, operation)             \
+    for (uint half_ = (n) / 2; half_ > 0; half_ /= 2) \
+        for (uint i_ = 0; i_ < half_; i_++) t[i_] = operation(t[i_], t[i_ + half_])
+
+/* a = the row's v; an operation is ATTO_ADD or fmax. */
+#define ATTO_FOLD_ROW(a, v, scratch, operation)                                                 \
+    do {                                                                                        \
+        const uint here = get_local_id(0);                                                      \
+        const uint row = here - ATTO_LANE();                                                    \
+        barrier(CLK_LOCAL_MEM_FENCE); /* who still reads the last one */                        \
+        scratch[here] = v;                                                                      \
+        barrier(CLK_LOCAL_MEM_FENCE);                                                           \
+        if (ATTO_BLOCK > ATTO_PARTS) {                                                          \
+            if (here % ATTO_BLOCK < ATTO_PARTS) {                                               \
+                float t[ATTO_BLOCK / ATTO_PARTS];                                               \
+                for (uint k = 0; k < ATTO_BLOCK / ATTO_PARTS; k++)                              \
+                    t[k] = scratch[here + k * ATTO_PARTS];                                      \
+                ATTO_FOLD_HALVES(t, ATTO_BLOCK / ATTO_PARTS, operation);                        \
+                scratch[here] = t[0];                                                           \
+            }                                                                                   \
+            barrier(CLK_LOCAL_MEM_FENCE);                                                       \
+        }                                                                                       \
+        for (uint block = 0; block < ATTO_BLOCKS; block++) {                                    \
+            float t[ATTO_PARTS];                                                                \
+            for (uint k = 0; k < ATTO_PARTS; k++) t[k] = scratch[row + block * ATTO_BLOCK + k]; \
+            ATTO_FOLD_HALVES(t, ATTO_PARTS, operation);                                         \
+            a = block == 0 ? t[0] : operation(a, t[0]);                                         \
+        }                                                                                       \
+    } while (0)
+
 #endif
 
-/* a = the row's v, folded with the expression of a and b. */
-#define ATTO_FOLD_ROW(a, v, scratch, expression)                                \
-    do {                                                                        \
-        const uint here = get_local_id(0);                                      \
-        barrier(CLK_LOCAL_MEM_FENCE); /* whoever still reads the last result */ \
-        scratch[here] = v;                                                      \
-        barrier(CLK_LOCAL_MEM_FENCE);                                           \
-        a = v;                                                                  \
-        if (ATTO_LANE() < ATTO_FOLD) {                                          \
-            for (uint k = 1; k < ATTO_LANES / ATTO_FOLD; k++) {                 \
-                const float b = scratch[here + k * ATTO_FOLD];                  \
-                a = (expression);                                               \
-            }                                                                   \
-            scratch[here] = a;                                                  \
-        }                                                                       \
-        barrier(CLK_LOCAL_MEM_FENCE);                                           \
-        a = scratch[here - ATTO_LANE()];                                        \
-        for (uint k = 1; k < ATTO_FOLD; k++) {                                  \
-            const float b = scratch[here - ATTO_LANE() + k];                    \
-            a = (expression);                                                   \
-        }                                                                       \
-    } while (0)
+#if ATTO_LANES > 1
 
 ATTO_UNROLLED float atto_row_sum(float v, __local float *scratch)
 {
-    float a;
-    ATTO_FOLD_ROW(a, v, scratch, a + b);
+    float a = v;
+    ATTO_FOLD_ROW(a, v, scratch, ATTO_ADD);
     return a;
 }
 
 /* Drops NaN, as fmax does. */
 ATTO_UNROLLED float atto_row_max(float v, __local float *scratch)
 {
-    float a;
-    ATTO_FOLD_ROW(a, v, scratch, fmax(a, b));
+    float a = v;
+    ATTO_FOLD_ROW(a, v, scratch, fmax);
     return a;
 }
 
@@ -89,5 +141,33 @@ ATTO_UNROLLED float atto_row_max(float v, __local float *scratch)
 }
 
 #endif
+
+/* A sum of e^(x - top) over the row, each lane's relative to a maximum of its own. (top, sum). */
+ATTO_UNROLLED float2 atto_row_top_and_sum(float2 lane, __local float *scratch)
+{
+#if ATTO_NVIDIA >= 70 && ATTO_WG >= 32 && ATTO_LANES > 32
+    /* Both in one exchange. */
+    const uint here = get_local_id(0), row = here / ATTO_LANES * ATTO_BLOCKS;
+    float top, sum;
+    ATTO_FOLD_BLOCK(top, lane.x, fmax);
+    const float share = lane.y * attop_exp_share(lane.x - top);
+    ATTO_FOLD_BLOCK(sum, share, ATTO_ADD);
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (here % ATTO_BLOCK == 0) {
+        scratch[here / ATTO_BLOCK] = top;
+        scratch[ATTO_WG / ATTO_BLOCK + here / ATTO_BLOCK] = sum;
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    top = scratch[row];
+    for (uint k = 1; k < ATTO_BLOCKS; k++) top = fmax(top, scratch[row + k]);
+    sum = 0.0f;
+    for (uint k = 0; k < ATTO_BLOCKS; k++)
+        sum += scratch[ATTO_WG / ATTO_BLOCK + row + k] * attop_exp_share(scratch[row + k] - top);
+    return (float2)(top, sum);
+#else
+    const float top = atto_row_max(lane.x, scratch);
+    return (float2)(top, atto_row_sum(lane.y * attop_exp_share(lane.x - top), scratch));
+#endif
+}
 
 #endif

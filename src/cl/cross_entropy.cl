@@ -6,19 +6,17 @@
  *   backward   dx[c] = g (p[c] Q - q[c]),  p = softmax x,  Q = sum of q
  *              dtarget[c] = - g keep weight[c] log p[c]
  *
- * q[c] = weight[c] (keep t[c] + spread); t is 1 at the label, or a probability. x is [outer, cols,
- * step] without gaps, class c of position p at (p / step * cols + c) * step + p % step. ATTO_LANES
- * work-items have one position: lane l takes vectors l, l + ATTO_LANES, ... of its classes, ATTO_ITEMS
- * at a time. Where step is not 1, one work-item has a position and neighbours read neighbours.
+ * q[c] = weight[c] (keep t[c] + spread); t is 1 at the label, or a probability. A position is a row of
+ * atto_row.h, its classes the row's elements. Where step is not 1, one work-item has a position and
+ * neighbours read neighbours.
  *
  *   -D           default  meaning
  *   ATTO_TARGET  i64      dtype of the target: i32 or i64 are labels; f32, f16, bf16 probabilities
  *   ATTO_SOFT    0        1: probabilities
  *   ATTO_SPREAD  0        1: every class has a share of the target, which is a sum of its own
- *   and ATTO_DTYPE, ATTO_INDEX, ATTO_WG, ATTO_ITEMS of atto_kernel.h, ATTO_LANES of atto_reduce.h
+ *   and those of atto_row.h
  */
-#include "atto_kernel.h"
-#include "atto_reduce.h"
+#include "atto_row.h"
 
 #ifndef ATTO_TARGET
 #define ATTO_TARGET i64
@@ -34,89 +32,21 @@ typedef int atto_i32;
 typedef long atto_i64;
 typedef ATTO_PASTE(atto_, ATTO_TARGET) target_t;
 
-/* Elements of one step of a work-item, how far apart its vectors lie, and how far its steps. */
-#define CHUNK (ATTO_VEC * ATTO_ITEMS)
-#define APART (ATTO_VEC * ATTO_LANES)
-#define LEAP  (CHUNK * ATTO_LANES)
-
-/* ---- chunks ----
- *
- * A position's classes are slots first .. end - 1 of a run that begins at 16 bytes, so that vectors lie
- * alike in every row: a row that begins behind such an address has some empty slots in front. Vector
- * j of the chunk at slot `at` begins at slot at + j * APART. */
-typedef struct run_of_slots {
-    atto_index first, end, step;
-    uint whole; /* slots are neighbours, and vectors of them begin at 16 bytes */
-} run_of_slots;
-
-#define SLOT_OF(at, i)   ((at) + (i) / ATTO_VEC * APART + (i) % ATTO_VEC)
-#define IS_CLASS(s, at)  ((at) >= (s).first && (at) < (s).end)
-#define IS_VECTOR(s, at) ((s).whole && (at) >= (s).first && (at) + ATTO_VEC <= (s).end)
-/* All of its vectors. */
-#define IS_FULL(s, at) \
-    ((s).whole && (at) >= (s).first && (at) + (ATTO_ITEMS - 1) * APART + ATTO_VEC <= (s).end)
-
-/* Empty slots are `fill`. */
-ATTO_UNROLLED void load_chunk(__global const ATTO_T *run, run_of_slots s, atto_index at, float fill,
-                              float *v)
-{
-    if (IS_FULL(s, at)) {
-        uint4 raw[ATTO_ITEMS];
-#pragma unroll
-        for (uint j = 0; j < ATTO_ITEMS; j++) raw[j] = atto_fetch(run, (at + j * APART) / ATTO_VEC);
-#pragma unroll
-        for (uint j = 0; j < ATTO_ITEMS; j++) atto_unpack(raw[j], v + j * ATTO_VEC);
-        return;
-    }
-#pragma unroll
-    for (uint j = 0; j < ATTO_ITEMS; j++) {
-        const atto_index c = at + j * APART;
-        if (IS_VECTOR(s, c)) {
-            atto_unpack(atto_fetch(run, c / ATTO_VEC), v + j * ATTO_VEC);
-        } else {
-#pragma unroll
-            for (uint k = 0; k < ATTO_VEC; k++)
-                v[j * ATTO_VEC + k] = IS_CLASS(s, c + k) ? atto_load(run, (c + k) * s.step) : fill;
-        }
-    }
-}
-
-ATTO_UNROLLED void store_chunk(__global ATTO_T *run, run_of_slots s, atto_index at, const float *v)
-{
-    if (IS_FULL(s, at)) {
-#pragma unroll
-        for (uint j = 0; j < ATTO_ITEMS; j++)
-            atto_put(run, (at + j * APART) / ATTO_VEC, atto_pack(v + j * ATTO_VEC));
-        return;
-    }
-#pragma unroll
-    for (uint j = 0; j < ATTO_ITEMS; j++) {
-        const atto_index c = at + j * APART;
-        if (IS_VECTOR(s, c)) {
-            atto_put(run, c / ATTO_VEC, atto_pack(v + j * ATTO_VEC));
-        } else {
-#pragma unroll
-            for (uint k = 0; k < ATTO_VEC; k++)
-                if (IS_CLASS(s, c + k)) atto_store(run, (c + k) * s.step, v[j * ATTO_VEC + k]);
-        }
-    }
-}
-
 /* ---- a position ---- */
 
 /* In one pass: the sum is scaled down when a chunk has a larger maximum. It starts at a finite number,
  * since -inf - -inf is NaN; a NaN that fmax drops comes back in the sum. Of this lane's classes. */
-ATTO_UNROLLED float2 top_and_sum(__global const ATTO_T *x, run_of_slots s)
+ATTO_UNROLLED float2 top_and_sum(__global const ATTO_T *x, atto_slots s)
 {
     float top = -FLT_MAX, sum = 0.0f;
-    for (atto_index at = ATTO_LANE() * ATTO_VEC; at < s.end; at += LEAP) {
-        float v[CHUNK];
-        load_chunk(x, s, at, -INFINITY, v);
+    for (ATTO_CHUNKS(at, s)) {
+        float v[ATTO_CHUNK];
+        atto_load_chunk(x, s, at, -INFINITY, v);
         float larger = top, part = 0.0f;
 #pragma unroll
-        for (uint i = 0; i < CHUNK; i++) larger = fmax(larger, v[i]);
+        for (uint i = 0; i < ATTO_CHUNK; i++) larger = fmax(larger, v[i]);
 #pragma unroll
-        for (uint i = 0; i < CHUNK; i++) part += attop_exp_share(v[i] - larger);
+        for (uint i = 0; i < ATTO_CHUNK; i++) part += attop_exp_share(v[i] - larger);
         sum = sum * attop_exp_share(top - larger) + part;
         top = larger;
     }
@@ -126,9 +56,8 @@ ATTO_UNROLLED float2 top_and_sum(__global const ATTO_T *x, run_of_slots s)
 /* All lanes get the row's maximum and the log of its sum. */
 ATTO_UNROLLED float2 normalise(float2 lane, __local float *scratch)
 {
-    const float top = atto_row_max(lane.x, scratch);
-    const float sum = atto_row_sum(lane.y * attop_exp_share(lane.x - top), scratch);
-    return (float2)(top, attop_log(sum));
+    const float2 row = atto_row_top_and_sum(lane, scratch);
+    return (float2)(row.x, attop_log(row.y));
 }
 
 /* What the target is, beside the pointers. */
@@ -163,10 +92,10 @@ static inline verdict judge(__global const target_t *target, __global const floa
 
 /* q of a slot; target at the position's first class. */
 static inline float target_of(__global const target_t *target, __global const float *weight,
-                              atto_index slot, run_of_slots s, verdict v, rule r)
+                              atto_index slot, atto_slots s, verdict v, rule r)
 {
     const atto_index c = slot - s.first;
-    if (!IS_CLASS(s, slot)) return 0.0f;
+    if (!ATTO_IS_SLOT(s, slot)) return 0.0f;
 #if ATTO_SOFT
     const float t = ATTO_PASTE(atto_widen_, ATTO_TARGET)(target[c * s.step]);
     const float q = r.keep * t + r.spread;
@@ -182,20 +111,14 @@ static inline float target_of(__global const target_t *target, __global const fl
     const ulong positions, const atto_index cols, const atto_index step, const float keep, \
         const float spread, const uint has_ignored, const long ignored
 
-/* First class of a position. */
-static inline size_t first_class(size_t position, atto_index cols, atto_index step)
-{
-    return step == 1 ? position * cols : position / step * cols * step + position % step;
-}
-
 /* Work-items of positions behind the last take part in barriers only: they have no classes. */
-#define LOCATE_POSITION                                                                         \
-    const size_t position = get_group_id(0) * (size_t)ATTO_ROWS + get_local_id(0) / ATTO_LANES; \
-    const uint inside = position < positions;                                                   \
-    const size_t start = first_class(inside ? position : 0, cols, step);                        \
-    const atto_index first = step == 1 ? (atto_index)((x_at + start) % ATTO_VEC) : 0;           \
-    const run_of_slots s = { first, inside ? first + cols : 0, step, step == 1 };               \
-    const rule r = { keep, spread, has_ignored, ignored };                                      \
+#define LOCATE_POSITION                                                     \
+    const size_t position = atto_row();                                     \
+    const uint inside = position < positions;                               \
+    const size_t start = atto_row_start(inside ? position : 0, cols, step); \
+    const atto_slots s = atto_slots_of(x_at, start, cols, step, inside);    \
+    const atto_index first = s.first;                                       \
+    const rule r = { keep, spread, has_ignored, ignored };                  \
     x += x_at + start - first
 
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_cross_entropy_forward)
@@ -226,13 +149,13 @@ ATTO_KERNEL void atto_cross_entropy_forward(__global const ATTO_T *x, const ulon
     target += start;
 #endif
     float part = 0.0f;
-    for (atto_index at = ATTO_LANE() * ATTO_VEC; at < s.end; at += LEAP) {
-        float logit[CHUNK];
-        load_chunk(x, s, at, 0.0f, logit);
+    for (ATTO_CHUNKS(at, s)) {
+        float logit[ATTO_CHUNK];
+        atto_load_chunk(x, s, at, 0.0f, logit);
 #pragma unroll
-        for (uint i = 0; i < CHUNK; i++) {
-            if (!IS_CLASS(s, SLOT_OF(at, i))) continue;
-            const float q = target_of(target, weight, SLOT_OF(at, i), s, v, r);
+        for (uint i = 0; i < ATTO_CHUNK; i++) {
+            if (!ATTO_IS_SLOT(s, ATTO_SLOT_OF(at, i))) continue;
+            const float q = target_of(target, weight, ATTO_SLOT_OF(at, i), s, v, r);
             part += q * ((logit[i] - norm.x) - norm.y);
         }
     }
@@ -278,45 +201,47 @@ ATTO_KERNEL void atto_cross_entropy_backward(
     const atto_index slot_of_label = first + (atto_index)(v.counts ? v.label : 0);
 #else
     sum = 0.0f;
-    for (atto_index at = ATTO_LANE() * ATTO_VEC; at < s.end; at += LEAP) {
+    for (ATTO_CHUNKS(at, s)) {
 #pragma unroll
-        for (uint i = 0; i < CHUNK; i++) sum += target_of(target, weight, SLOT_OF(at, i), s, v, r);
+        for (uint i = 0; i < ATTO_CHUNK; i++)
+            sum += target_of(target, weight, ATTO_SLOT_OF(at, i), s, v, r);
     }
     sum = atto_row_sum(sum, scratch);
 #endif
 
-    const run_of_slots to = { s.first, s.end, step,
-                              step == 1 && (dx_at + start) % ATTO_VEC == first };
-    if (dx) dx += dx_at + start - first;
-    for (atto_index at = ATTO_LANE() * ATTO_VEC; dx && at < s.end; at += LEAP) {
-        float logit[CHUNK], old[CHUNK];
-        load_chunk(x, s, at, 0.0f, logit);
-        if (add_dx) load_chunk(dx, to, at, 0.0f, old);
+    if (dx) {
+        const atto_slots to = atto_slots_like(s, dx_at, start);
+        dx += dx_at + start - first;
+        for (ATTO_CHUNKS(at, s)) {
+            float logit[ATTO_CHUNK], old[ATTO_CHUNK];
+            atto_load_chunk(x, s, at, 0.0f, logit);
+            if (add_dx) atto_load_chunk(dx, to, at, 0.0f, old);
 #pragma unroll
-        for (uint i = 0; i < CHUNK; i++) {
-            const float p = attop_exp_share((logit[i] - norm.x) - norm.y);
+            for (uint i = 0; i < ATTO_CHUNK; i++) {
+                const float p = attop_exp_share((logit[i] - norm.x) - norm.y);
 #if ATTO_SPREAD
-            const float q = target_of(target, weight, SLOT_OF(at, i), s, v, r);
+                const float q = target_of(target, weight, ATTO_SLOT_OF(at, i), s, v, r);
 #else
-            const float q = SLOT_OF(at, i) == slot_of_label ? v.weight : 0.0f;
+                const float q = ATTO_SLOT_OF(at, i) == slot_of_label ? v.weight : 0.0f;
 #endif
-            const float d = v.counts ? g * (p * sum - q) : 0.0f;
-            logit[i] = add_dx ? old[i] + d : d;
+                const float d = v.counts ? g * (p * sum - q) : 0.0f;
+                logit[i] = add_dx ? old[i] + d : d;
+            }
+            atto_store_chunk(dx, to, at, logit);
         }
-        store_chunk(dx, to, at, logit);
     }
     /* Not earlier: no load would be moved up across it. */
     if (v.wrong && inside && ATTO_LANE() == 0) atomic_or(errors + errors_at, BIT_OF_LABELS);
 #if ATTO_SOFT
     if (!dtarget) return;
     dtarget += dtarget_at + start;
-    for (atto_index at = ATTO_LANE() * ATTO_VEC; at < s.end; at += LEAP) {
-        float logit[CHUNK];
-        load_chunk(x, s, at, 0.0f, logit);
+    for (ATTO_CHUNKS(at, s)) {
+        float logit[ATTO_CHUNK];
+        atto_load_chunk(x, s, at, 0.0f, logit);
 #pragma unroll
-        for (uint i = 0; i < CHUNK; i++) {
-            const atto_index c = SLOT_OF(at, i) - s.first;
-            if (!IS_CLASS(s, SLOT_OF(at, i))) continue;
+        for (uint i = 0; i < ATTO_CHUNK; i++) {
+            const atto_index c = ATTO_SLOT_OF(at, i) - s.first;
+            if (!ATTO_IS_SLOT(s, ATTO_SLOT_OF(at, i))) continue;
             float d = -(g * r.keep) * ((logit[i] - norm.x) - norm.y);
             if (weight) d *= weight[c];
             if (add_dtarget) d += ATTO_PASTE(atto_widen_, ATTO_TARGET)(dtarget[c * step]);

@@ -27,6 +27,13 @@ atto_status atto__elementwise_check(const char *what, const char *in_name, const
     return ATTO_OK;
 }
 
+atto_status atto__dim_check(const char *what, int32_t dim, int32_t rank)
+{
+    ATTO_REQUIRE(dim >= -rank && dim < rank, ATTO_E_ARGUMENT, "%s: dim is %d, expected %d to %d",
+                 what, (int)dim, (int)-rank, (int)(rank - 1));
+    return ATTO_OK;
+}
+
 bool atto__is_float(atto_dtype dtype)
 {
     return dtype == ATTO_F32 || dtype == ATTO_F16 || dtype == ATTO_BF16;

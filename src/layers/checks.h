@@ -17,6 +17,9 @@ atto_status atto__probability_check(const char *what, float p, const atto_rng *r
 atto_status atto__elementwise_check(const char *what, const char *in_name, const atto_tensor *in,
                                     const char *out_name, const atto_tensor *out);
 
+/* -rank <= dim < rank. */
+atto_status atto__dim_check(const char *what, int32_t dim, int32_t rank);
+
 /* f32, f16 or bf16. */
 bool atto__is_float(atto_dtype dtype);
 

@@ -50,6 +50,18 @@ float32. Lines:
 
 KIND is labels or shares, REDUCTION the number of ATTO_REDUCTION_*; each word is followed by its
 numbers, weight only with HAS_WEIGHT, dtarget only with shares.
+
+softmax.txt: softmax, log_softmax and softmin over each dimension of small tensors. Lines:
+
+    torch VERSION
+    case NAME DIM RANK D0 D1 ...
+    x ...  dy ...  y ...  dx ...
+
+glu.txt: gated linear units with each activation, a act(b) with the halves a and b of x. Lines:
+
+    torch VERSION
+    case NAME A B DIM RANK D0 D1 ...
+    x ...  dy ...  y ...  dx ...
 """
 import argparse
 import math
@@ -317,6 +329,65 @@ def write_cross_entropy(out):
     return path
 
 
+def case_lines(head, x, dim, y, dy):
+    """The head with the shape of x, and a line each for x, dy, y and dx."""
+    (dx,) = torch.autograd.grad(y, x, dy)
+    shape = " ".join(str(n) for n in x.shape)
+    return [f"case {head} {dim} {x.dim()} {shape}"] + [
+        " ".join([name] + [repr(v) for v in t.detach().reshape(-1).tolist()])
+        for name, t in (("x", x), ("dy", dy), ("y", y), ("dx", dx))]
+
+
+def write_lines(out, name, lines):
+    """Writes a file; returns its path."""
+    path = os.path.join(out, name)
+    with open(path, "w", encoding="ascii", newline="\n") as file:
+        file.write("\n".join(lines) + "\n")
+    return path
+
+
+SOFTMAXES = [("softmax", F.softmax), ("log_softmax", F.log_softmax), ("softmin", F.softmin)]
+
+# Rows: huge, infinite, not a number.
+SOFTMAX_EXTREMES = [[-math.inf] * 3, [-math.inf, 0.0, -math.inf], [2.0**100, -(2.0**100), 0.0],
+                    [math.inf, 0.0, 1.0], [math.inf, math.inf, 0.0], [-math.inf, math.inf, 0.0],
+                    [math.nan, 0.0, 1.0], [math.nan] * 3, [-1000.0, -1001.0, -1002.0],
+                    [0.0, 0.0, 0.0], [2.0**127, 2.0**127, 2.0**126], [0.0, -87.0, -104.0]]
+
+
+def write_softmax(out):
+    """Writes softmax.txt; returns its path."""
+    rng = random.Random(2014)
+    lines = ["# Softmax and its gradient in float64, made by tests/golden/make_golden.py.",
+             f"torch {torch.__version__}"]
+    for name, function in SOFTMAXES:
+        for shape in SHAPES:
+            for dim in range(-len(shape), len(shape)):
+                size = 6 if dim < 0 else 30
+                x = ce_numbers(rng, shape, -size, size).requires_grad_(True)
+                lines += case_lines(name, x, dim, function(x, dim=dim), ce_numbers(rng, shape, -2, 2))
+        for row in SOFTMAX_EXTREMES:
+            x = torch.tensor(row, dtype=torch.float64, requires_grad=True)
+            dy = torch.tensor([0.5, -1.25, 2.0], dtype=torch.float64)
+            lines += case_lines(name, x, 0, function(x, dim=0), dy)
+    return write_lines(out, "softmax.txt", lines)
+
+
+def write_glu(out):
+    """Writes glu.txt; returns its path."""
+    rng = random.Random(2015)
+    lines = ["# Gated linear units and their gradients in float64, made by tests/golden/make_golden.py.",
+             f"torch {torch.__version__}"]
+    for name, a, b, function in ACTIVATIONS:
+        a, b = f32(a), f32(b)
+        for shape, dim in (((2, 6), 1), ((4, 3), -2), ((2, 2, 3), 1), ((8,), 0)):
+            x = ce_numbers(rng, shape, -6, 6).requires_grad_(True)
+            first, gate = x.chunk(2, dim)
+            y = F.glu(x, dim) if name == "sigmoid" else first * function(gate, a, b)
+            lines += case_lines(f"{name} {a!r} {b!r}", x, dim, y, ce_numbers(rng, y.shape, -2, 2))
+    return write_lines(out, "glu.txt", lines)
+
+
 OPTIM_N = 7
 OPTIM_STEPS = 12
 BAD_STEP = 3
@@ -550,7 +621,7 @@ def main():
         parser.error(f"PyTorch is {torch.__version__}, the golden files come from {WANTED_TORCH}")
     os.makedirs(arguments.out, exist_ok=True)
     for write in (write_act, write_linear, write_cross_entropy, write_optim, write_elementwise,
-                  write_reduce):
+                  write_reduce, write_softmax, write_glu):
         path = write(arguments.out)
         print(f"{path}: {os.path.getsize(path)} bytes")
 

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: MIT */
+/* Rows of atto_row.h on the host: how many slots one has, and how many a work-group. */
+#ifndef ATTO_OPENCL_ROWS_H
+#define ATTO_OPENCL_ROWS_H
+
+#include "launch.h"
+
+/* The most slots of a row of t, which is [outer, cols, step] without gaps: where rows do not all begin at
+ * 16 bytes, some are empty. */
+static inline int64_t atto__row_slots(const atto_tensor *t, int64_t cols, int64_t step)
+{
+    const int32_t vector = atto__vector_elements(t->dtype);
+    const bool aligned = step != 1 || (t->offset % vector == 0 && cols % vector == 0);
+    return aligned ? cols : cols + vector - 1;
+}
+
+static inline int64_t atto__rows_per_group(const atto_device *dev, const atto__row_knobs *row)
+{
+    const int32_t group = (int32_t)atto__opencl_of(dev)->group_size;
+    return row->lanes == 0 || row->lanes >= group ? 1 : group / row->lanes;
+}
+
+/* Whether offsets inside a row need 64 bits. */
+static inline bool atto__row_is_wide(const atto_device *dev, int64_t cols, int64_t step)
+{
+    return dev->options.set.index_bits == 64 || cols > INT32_MAX / 2 / step;
+}
+
+/* Floats of a row that a work-item may hold: what is sure to fit beside all else. */
+#define ATTO_ROW_FLOATS 32
+
+#endif

@@ -1,0 +1,439 @@
+/* SPDX-License-Identifier: MIT */
+/* softmax.cl - softmax, log-softmax and softmin over one dimension.
+ *
+ *   forward    softmax      y = e / sum of e,  e = e^(x - top),  top = max x
+ *              log_softmax  y = (x - top) - log(sum of e)
+ *   backward   softmax      dx = y (dy - sum of dy y)            (+ dx)
+ *              log_softmax  dx = dy - e^y (sum of dy)
+ * softmin is softmax of -x.
+ *
+ * Two pairs of kernels. atto_softmax_*: elements of a row are neighbours, atto_row.h says who has
+ * which. atto_softmax_*_columns: they lie `step` apart, and a work-item has ATTO_RUN columns side by
+ * side; the work-group is ATTO_DEEP work-items along the row and ACROSS side by side:
+ *
+ *        columns ->   0 .. RUN-1   RUN .. 2 RUN-1   ...
+ *     element 0       (0, 0)       (0, 1)           ...     (deep, across)
+ *     element 1       (1, 0)       (1, 1)
+ *     ...
+ *     element DEEP    (0, 0)       (0, 1)            the next of ATTO_ITEMS elements of a chunk
+ *
+ *   -D           default  meaning
+ *   ATTO_LOG     0        1: log-softmax
+ *   ATTO_NEGATE  0        1: softmin
+ *   ATTO_DEEP    1        columns: work-items that share a column, a power of two
+ *   ATTO_RUN, ATTO_VECTORS of atto_kernel.h: columns of a work-item, and whether they are a vector
+ *   and those of atto_row.h; ATTO_HELD: a row has at most ATTO_DEEP * ATTO_ITEMS elements
+ */
+#include "atto_row.h"
+
+#ifndef ATTO_LOG
+#define ATTO_LOG 0
+#endif
+#ifndef ATTO_NEGATE
+#define ATTO_NEGATE 0
+#endif
+#ifndef ATTO_DEEP
+#define ATTO_DEEP 1
+#endif
+#if ATTO_DEEP > ATTO_WG
+#undef ATTO_DEEP
+#define ATTO_DEEP ATTO_WG
+#endif
+#if ATTO_NEGATE
+#define SIGN -1.0f
+#else
+#define SIGN 1.0f
+#endif
+
+/* Where a row is held, so are its exponentials, once they are there: relative to the lane's maximum. */
+#if ATTO_HELD && !ATTO_LOG
+#define KEEPS_SHARES 1
+#else
+#define KEEPS_SHARES 0
+#endif
+
+/* The sum that log-softmax's gradient needs is of dy alone. */
+#if ATTO_HELD || !ATTO_LOG
+#define SUM_READS_Y 1
+#else
+#define SUM_READS_Y 0
+#endif
+
+/* ---- arithmetic ----
+ *
+ * Sums are scaled down when a larger maximum comes. The maximum starts at a finite number, since
+ * -inf - -inf is NaN; a NaN that fmax drops comes back in the sum. */
+
+/* x of element i: with its sign, or what is empty. */
+static inline float signed_of(float x)
+{
+    return SIGN * x;
+}
+
+static inline float gradient_of(float y, float dy, float sum)
+{
+#if ATTO_LOG
+    return dy - attop_exp_share(y) * sum;
+#else
+    return SIGN * y * (dy - sum);
+#endif
+}
+
+static inline float term_of(float y, float dy)
+{
+    return ATTO_LOG ? dy : y * dy;
+}
+
+/* What turns e^(x - own), or x, into y: of a row with maximum `top` and sum `sum`. */
+typedef struct normaliser {
+    float top, last;
+} normaliser;
+
+static inline normaliser normaliser_of(float top, float sum, float own)
+{
+#if ATTO_LOG
+    const normaliser n = { top, attop_log(sum) };
+#elif KEEPS_SHARES
+    const normaliser n = { top, attop_exp_share(own - top) / sum };
+#else
+    const normaliser n = { top, 1.0f / sum };
+#endif
+    return n;
+}
+
+static inline float result_of(float v, normaliser n)
+{
+#if ATTO_LOG
+    return (v - n.top) - n.last;
+#elif KEEPS_SHARES
+    return v * n.last;
+#else
+    return attop_exp_share(v - n.top) * n.last;
+#endif
+}
+
+/* ---- rows ---- */
+
+/* Work-items of rows behind the last take part in barriers only: they have no slots. */
+#define LOCATE_ROW(x_at)                                              \
+    const size_t row = atto_row();                                    \
+    const uint inside = row < rows;                                   \
+    const size_t start = atto_row_start(inside ? row : 0, cols, 1);   \
+    const atto_slots s = atto_slots_of(x_at, start, cols, 1, inside); \
+    const size_t base = start - s.first
+
+#if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_softmax_forward)
+ATTO_KERNEL void atto_softmax_forward(__global const ATTO_T *x, const ulong x_at,
+                                      __global ATTO_T *y, const ulong y_at, const ulong rows,
+                                      const atto_index cols)
+{
+    __local float scratch[ATTO_WG];
+    LOCATE_ROW(x_at);
+    const atto_slots to = atto_slots_like(s, y_at, start);
+    x += x_at + base;
+    y += y_at + base;
+
+    float v[ATTO_CHUNK], top = -FLT_MAX, sum = 0.0f;
+    for (ATTO_CHUNKS(at, s)) {
+        atto_load_chunk(x, s, at, SIGN * -INFINITY, v);
+        float larger = top, part = 0.0f;
+#pragma unroll
+        for (uint i = 0; i < ATTO_CHUNK; i++) larger = fmax(larger, signed_of(v[i]));
+#pragma unroll
+        for (uint i = 0; i < ATTO_CHUNK; i++) {
+            const float e = attop_exp_share(signed_of(v[i]) - larger);
+            if (KEEPS_SHARES) v[i] = e;
+            part += e;
+        }
+        sum = sum * attop_exp_share(top - larger) + part;
+        top = larger;
+    }
+    const float2 all = atto_row_top_and_sum((float2)(top, sum), scratch);
+    const normaliser norm = normaliser_of(all.x, all.y, top);
+    for (ATTO_CHUNKS(at, s)) {
+        atto_load_again(x, s, at, 0.0f, v);
+#pragma unroll
+        for (uint i = 0; i < ATTO_CHUNK; i++)
+            v[i] = result_of(KEEPS_SHARES ? v[i] : signed_of(v[i]), norm);
+        atto_store_chunk(y, to, at, v);
+    }
+}
+#endif
+
+#if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_softmax_backward)
+ATTO_KERNEL void atto_softmax_backward(__global const ATTO_T *y, const ulong y_at,
+                                       __global const ATTO_T *dy, const ulong dy_at,
+                                       __global ATTO_T *dx, const ulong dx_at, const ulong rows,
+                                       const atto_index cols, const uint add)
+{
+    __local float scratch[ATTO_WG];
+    LOCATE_ROW(y_at);
+    const atto_slots from = atto_slots_like(s, dy_at, start), to = atto_slots_like(s, dx_at, start);
+    y += y_at + base;
+    dy += dy_at + base;
+    dx += dx_at + base;
+
+    float v[ATTO_CHUNK], d[ATTO_CHUNK], sum = 0.0f;
+    for (ATTO_CHUNKS(at, s)) {
+        if (SUM_READS_Y) atto_load_chunk(y, s, at, 0.0f, v);
+        atto_load_chunk(dy, from, at, 0.0f, d);
+#pragma unroll
+        for (uint i = 0; i < ATTO_CHUNK; i++) sum += term_of(v[i], d[i]);
+    }
+    sum = atto_row_sum(sum, scratch);
+    for (ATTO_CHUNKS(at, s)) {
+        atto_load_again(y, s, at, 0.0f, v);
+        atto_load_again(dy, from, at, 0.0f, d);
+#pragma unroll
+        for (uint i = 0; i < ATTO_CHUNK; i++) v[i] = gradient_of(v[i], d[i], sum);
+        if (add) {
+            atto_load_chunk(dx, to, at, 0.0f, d);
+#pragma unroll
+            for (uint i = 0; i < ATTO_CHUNK; i++) v[i] += d[i];
+        }
+        atto_store_chunk(dx, to, at, v);
+    }
+}
+#endif
+
+/* ---- columns ---- */
+
+#define ACROSS       (ATTO_WG / ATTO_DEEP)
+#define COLUMN_CHUNK (ATTO_ITEMS * ATTO_RUN)
+
+/* The head of a loop over this work-item's chunks; c is the first element's number. */
+#if ATTO_HELD
+#define COLUMN_CHUNKS(c)               \
+    atto_index c = deep, c##_left = 1; \
+    c##_left;                          \
+    c##_left = 0
+#else
+#define COLUMN_CHUNKS(c) \
+    atto_index c = deep; \
+    c < count;           \
+    c += ATTO_DEEP * ATTO_ITEMS
+#endif
+
+/* per_row: runs of ATTO_RUN columns that make up a step. Work-items behind the last run have columns
+ * without elements. */
+#define LOCATE_COLUMNS                                                             \
+    const uint deep = get_local_id(0) / ACROSS, across = get_local_id(0) % ACROSS; \
+    const size_t run = get_group_id(0) * (size_t)ACROSS + across;                  \
+    const atto_index count = run < runs ? cols : 0;                                \
+    const size_t outer = (run < runs ? run : 0) / per_row;                         \
+    const size_t base = outer * cols * step + ((run < runs ? run : 0) - outer * per_row) * ATTO_RUN
+
+/* All on their way before one is used. */
+ATTO_UNROLLED void load_columns(__global const ATTO_T *p, atto_index c, atto_index count,
+                                atto_index step, float fill, float *v)
+{
+#if ATTO_VECTORS
+    uint4 raw[ATTO_ITEMS];
+#pragma unroll
+    for (uint j = 0; j < ATTO_ITEMS; j++)
+        if (c + j * ATTO_DEEP < count)
+            raw[j] = atto_fetch(p, (c + j * ATTO_DEEP) * step / ATTO_VEC);
+#pragma unroll
+    for (uint j = 0; j < ATTO_ITEMS; j++) {
+        if (c + j * ATTO_DEEP < count) {
+            atto_unpack(raw[j], v + j * ATTO_RUN);
+        } else {
+#pragma unroll
+            for (uint k = 0; k < ATTO_RUN; k++) v[j * ATTO_RUN + k] = fill;
+        }
+    }
+#else
+#pragma unroll
+    for (uint j = 0; j < ATTO_ITEMS; j++)
+        v[j] = c + j * ATTO_DEEP < count ? atto_load(p, (c + j * ATTO_DEEP) * step) : fill;
+#endif
+}
+
+ATTO_UNROLLED void load_columns_again(__global const ATTO_T *p, atto_index c, atto_index count,
+                                      atto_index step, float fill, float *v)
+{
+#if !ATTO_HELD
+    load_columns(p, c, count, step, fill, v);
+#endif
+}
+
+ATTO_UNROLLED void store_columns(__global ATTO_T *p, atto_index c, atto_index count,
+                                 atto_index step, const float *v)
+{
+#pragma unroll
+    for (uint j = 0; j < ATTO_ITEMS; j++) {
+        if (c + j * ATTO_DEEP >= count) continue;
+#if ATTO_VECTORS
+        atto_put(p, (c + j * ATTO_DEEP) * step / ATTO_VEC, atto_pack(v + j * ATTO_RUN));
+#else
+        atto_store(p, (c + j * ATTO_DEEP) * step, v[j]);
+#endif
+    }
+}
+
+/* The work-items of a column give each other numbers in local memory, half of them at a time: number k
+ * of work-item (deep, across) stands at [k][deep][across]. */
+#if ATTO_DEEP > 1
+#define COLUMN_SCRATCH (ATTO_WG * ATTO_RUN)
+#else
+#define COLUMN_SCRATCH 1
+#endif
+#define SCRATCH_AT(k, deep, across) ((k) * (ATTO_WG / 2) + (deep)*ACROSS + (across))
+
+ATTO_UNROLLED void fold_tops_and_sums(float *top, float *sum, uint deep, uint across,
+                                      __local float *scratch)
+{
+#if ATTO_DEEP > 1
+    for (uint half_ = ATTO_DEEP / 2; half_ > 0; half_ /= 2) {
+        if (deep >= half_ && deep < 2 * half_) {
+#pragma unroll
+            for (uint k = 0; k < ATTO_RUN; k++) {
+                scratch[SCRATCH_AT(2 * k, deep - half_, across)] = top[k];
+                scratch[SCRATCH_AT(2 * k + 1, deep - half_, across)] = sum[k];
+            }
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);
+        if (deep < half_) {
+#pragma unroll
+            for (uint k = 0; k < ATTO_RUN; k++) {
+                const float other = scratch[SCRATCH_AT(2 * k, deep, across)];
+                const float larger = fmax(top[k], other);
+                sum[k] =
+                    sum[k] * attop_exp_share(top[k] - larger) +
+                    scratch[SCRATCH_AT(2 * k + 1, deep, across)] * attop_exp_share(other - larger);
+                top[k] = larger;
+            }
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);
+    }
+    if (deep == 0) {
+#pragma unroll
+        for (uint k = 0; k < ATTO_RUN; k++) {
+            scratch[SCRATCH_AT(2 * k, 0, across)] = top[k];
+            scratch[SCRATCH_AT(2 * k + 1, 0, across)] = sum[k];
+        }
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+#pragma unroll
+    for (uint k = 0; k < ATTO_RUN; k++) {
+        top[k] = scratch[SCRATCH_AT(2 * k, 0, across)];
+        sum[k] = scratch[SCRATCH_AT(2 * k + 1, 0, across)];
+    }
+#endif
+}
+
+ATTO_UNROLLED void fold_sums(float *sum, uint deep, uint across, __local float *scratch)
+{
+#if ATTO_DEEP > 1
+    for (uint half_ = ATTO_DEEP / 2; half_ > 0; half_ /= 2) {
+        if (deep >= half_ && deep < 2 * half_) {
+#pragma unroll
+            for (uint k = 0; k < ATTO_RUN; k++)
+                scratch[SCRATCH_AT(k, deep - half_, across)] = sum[k];
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);
+        if (deep < half_) {
+#pragma unroll
+            for (uint k = 0; k < ATTO_RUN; k++) sum[k] += scratch[SCRATCH_AT(k, deep, across)];
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);
+    }
+    if (deep == 0) {
+#pragma unroll
+        for (uint k = 0; k < ATTO_RUN; k++) scratch[SCRATCH_AT(k, 0, across)] = sum[k];
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+#pragma unroll
+    for (uint k = 0; k < ATTO_RUN; k++) sum[k] = scratch[SCRATCH_AT(k, 0, across)];
+#endif
+}
+
+#if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_softmax_forward_columns)
+ATTO_KERNEL void atto_softmax_forward_columns(__global const ATTO_T *x, const ulong x_at,
+                                              __global ATTO_T *y, const ulong y_at,
+                                              const ulong runs, const atto_index cols,
+                                              const atto_index step, const atto_index per_row)
+{
+    __local float scratch[COLUMN_SCRATCH];
+    LOCATE_COLUMNS;
+    x += x_at + base;
+    y += y_at + base;
+
+    float v[COLUMN_CHUNK], top[ATTO_RUN], sum[ATTO_RUN], own[ATTO_RUN];
+#pragma unroll
+    for (uint k = 0; k < ATTO_RUN; k++) {
+        top[k] = -FLT_MAX;
+        sum[k] = 0.0f;
+    }
+    for (COLUMN_CHUNKS(c)) {
+        load_columns(x, c, count, step, SIGN * -INFINITY, v);
+#pragma unroll
+        for (uint k = 0; k < ATTO_RUN; k++) {
+            float larger = top[k], part = 0.0f;
+#pragma unroll
+            for (uint i = k; i < COLUMN_CHUNK; i += ATTO_RUN)
+                larger = fmax(larger, signed_of(v[i]));
+#pragma unroll
+            for (uint i = k; i < COLUMN_CHUNK; i += ATTO_RUN) {
+                const float e = attop_exp_share(signed_of(v[i]) - larger);
+                if (KEEPS_SHARES) v[i] = e;
+                part += e;
+            }
+            sum[k] = sum[k] * attop_exp_share(top[k] - larger) + part;
+            top[k] = larger;
+        }
+    }
+#pragma unroll
+    for (uint k = 0; k < ATTO_RUN; k++) own[k] = top[k];
+    fold_tops_and_sums(top, sum, deep, across, scratch);
+    normaliser norm[ATTO_RUN];
+#pragma unroll
+    for (uint k = 0; k < ATTO_RUN; k++) norm[k] = normaliser_of(top[k], sum[k], own[k]);
+    for (COLUMN_CHUNKS(c)) {
+        load_columns_again(x, c, count, step, 0.0f, v);
+#pragma unroll
+        for (uint i = 0; i < COLUMN_CHUNK; i++)
+            v[i] = result_of(KEEPS_SHARES ? v[i] : signed_of(v[i]), norm[i % ATTO_RUN]);
+        store_columns(y, c, count, step, v);
+    }
+}
+#endif
+
+#if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_softmax_backward_columns)
+ATTO_KERNEL void atto_softmax_backward_columns(__global const ATTO_T *y, const ulong y_at,
+                                               __global const ATTO_T *dy, const ulong dy_at,
+                                               __global ATTO_T *dx, const ulong dx_at,
+                                               const ulong runs, const atto_index cols,
+                                               const atto_index step, const atto_index per_row,
+                                               const uint add)
+{
+    __local float scratch[COLUMN_SCRATCH];
+    LOCATE_COLUMNS;
+    y += y_at + base;
+    dy += dy_at + base;
+    dx += dx_at + base;
+
+    float v[COLUMN_CHUNK], d[COLUMN_CHUNK], sum[ATTO_RUN];
+#pragma unroll
+    for (uint k = 0; k < ATTO_RUN; k++) sum[k] = 0.0f;
+    for (COLUMN_CHUNKS(c)) {
+        if (SUM_READS_Y) load_columns(y, c, count, step, 0.0f, v);
+        load_columns(dy, c, count, step, 0.0f, d);
+#pragma unroll
+        for (uint i = 0; i < COLUMN_CHUNK; i++) sum[i % ATTO_RUN] += term_of(v[i], d[i]);
+    }
+    fold_sums(sum, deep, across, scratch);
+    for (COLUMN_CHUNKS(c)) {
+        load_columns_again(y, c, count, step, 0.0f, v);
+        load_columns_again(dy, c, count, step, 0.0f, d);
+#pragma unroll
+        for (uint i = 0; i < COLUMN_CHUNK; i++) v[i] = gradient_of(v[i], d[i], sum[i % ATTO_RUN]);
+        if (add) {
+            load_columns(dx, c, count, step, 0.0f, d);
+#pragma unroll
+            for (uint i = 0; i < COLUMN_CHUNK; i++) v[i] += d[i];
+        }
+        store_columns(dx, c, count, step, v);
+    }
+}
+#endif
