@@ -14,6 +14,8 @@
 #include <attocl/dropout.h>
 #include <attocl/elementwise.h>
 #include <attocl/linear.h>
+#include <attocl/loss.h>
+#include <attocl/nll_loss.h>
 #include <attocl/reduce.h>
 
 #include <attocl/meter.h>
