@@ -378,6 +378,47 @@ static void loss_counts_each_element_once(void **state)
         }
 }
 
+/* So many that a work-group has several stretches: a row that repeats. Work-groups' sums are multiples
+ * of 8192, or of what divides it, so sums of them are exact. */
+static void expect_count(int64_t rows, int64_t columns, bool alike)
+{
+    atto_tensor x, t, loss;
+    float got;
+    MUST(atto_tensor_alloc(test_dev, ATTO_F32, atto_shape1(columns), &x));
+    MUST(atto_tensor_alloc(test_dev, ATTO_F32, atto_shape1(alike ? columns : rows), &t));
+    MUST(atto_tensor_alloc(test_dev, ATTO_F32, atto_shape0(), &loss));
+    MUST(atto_tensor_fill(&x, 3.0));
+    MUST(atto_tensor_fill(&t, 2.0));
+    atto_tensor many_x = x, many_t = t;
+    many_x.rank = many_t.rank = 2;
+    many_x.shape[0] = many_t.shape[0] = rows;
+    many_x.shape[1] = many_t.shape[1] = columns;
+    many_x.stride[0] = 0, many_t.stride[0] = alike ? 0 : 1;
+    many_x.stride[1] = 1, many_t.stride[1] = alike ? 1 : 0;
+    const struct atto_loss_args a = { .kind = ATTO_LOSS_MSE,
+                                      .x = &many_x,
+                                      .target = &many_t,
+                                      .loss = &loss,
+                                      .reduction = ATTO_REDUCTION_SUM };
+    MUST(atto_loss_forward(test_dev, &a));
+    MUST(atto_tensor_read(&loss, &got));
+    if (got != (float)(rows * columns))
+        fail_msg("%.9g elements, expected %.9g", (double)got, (double)(rows * columns));
+    atto_tensor_free(&x);
+    atto_tensor_free(&t);
+    atto_tensor_free(&loss);
+}
+
+static void loss_counts_each_of_many_elements_once(void **state)
+{
+    (void)state;
+    for (int alike = 0; alike < 2; alike++) {
+        expect_count(4097, 8192, alike == 1);
+        expect_count(4100, 8192, alike == 1);
+        expect_count(33, 4, alike == 1);
+    }
+}
+
 /* ---- dtypes and layouts ---- */
 
 static void loss_takes_f16_and_bf16(void **state)
@@ -1116,6 +1157,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(bce_with_logits_takes_weights),
     cmocka_unit_test(loss_takes_any_size),
     cmocka_unit_test(loss_counts_each_element_once),
+    cmocka_unit_test(loss_counts_each_of_many_elements_once),
     cmocka_unit_test(loss_takes_f16_and_bf16),
     cmocka_unit_test(loss_takes_any_layout),
     cmocka_unit_test(loss_takes_repeated_inputs),

@@ -311,6 +311,32 @@ static void nll_loss_counts_each_position_once(void **state)
     }
 }
 
+/* So many that a work-group has several stretches. */
+static void nll_loss_counts_each_of_many_positions_once(void **state)
+{
+    (void)state;
+    const int64_t n = 4300001;
+    atto_tensor x, target, loss, total;
+    float got[2];
+    MUST(atto_tensor_alloc(test_dev, ATTO_F16, atto_shape2(n, 1), &x));
+    MUST(atto_tensor_alloc(test_dev, ATTO_I32, atto_shape1(n), &target));
+    MUST(atto_tensor_alloc(test_dev, ATTO_F32, atto_shape0(), &loss));
+    MUST(atto_tensor_alloc(test_dev, ATTO_F32, atto_shape0(), &total));
+    MUST(atto_tensor_fill(&x, -3.0));
+    MUST(atto_tensor_fill(&target, 0.0));
+    const struct atto_nll_loss_args a = {
+        .x = &x, .target = &target, .loss = &loss, .total = &total, .reduction = ATTO_REDUCTION_SUM
+    };
+    MUST(atto_nll_loss_forward(test_dev, &a));
+    MUST(atto_tensor_read(&loss, &got[0]));
+    MUST(atto_tensor_read(&total, &got[1]));
+    assert_true(got[0] == 3.0f * (float)n && got[1] == (float)n);
+    atto_tensor_free(&x);
+    atto_tensor_free(&target);
+    atto_tensor_free(&loss);
+    atto_tensor_free(&total);
+}
+
 /* ---- dtypes and layouts ---- */
 
 static void nll_loss_takes_f16_and_bf16(void **state)
@@ -727,6 +753,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(nll_loss_matches_oracle),
     cmocka_unit_test(nll_loss_takes_any_size),
     cmocka_unit_test(nll_loss_counts_each_position_once),
+    cmocka_unit_test(nll_loss_counts_each_of_many_positions_once),
     cmocka_unit_test(nll_loss_takes_f16_and_bf16),
     cmocka_unit_test(nll_loss_takes_any_layout),
     cmocka_unit_test(nll_loss_backward_takes_any_alignment),

@@ -73,7 +73,10 @@ static atto__walk walk_of(call *k)
         if (!is_splat(k->tensors[i])) others[count++] = k->tensors[i];
     k->layout.dense = is_dense(k);
     const atto_dtype dtype = k->knobs.dtype;
-    k->knobs.form = atto__walk_form(others, count, &k->layout, atto__vector_elements(dtype));
+    /* Nothing but splats: no row says whether it is made of whole vectors. */
+    k->knobs.form = count > 0
+                        ? atto__walk_form(others, count, &k->layout, atto__vector_elements(dtype))
+                        : ATTO_FORM_ELEMENTS;
     return atto__walk_of(&k->layout, k->knobs.form, atto__run_elements(dtype, k->knobs.form));
 }
 
