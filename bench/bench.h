@@ -67,6 +67,7 @@ typedef struct bench_row {
     atto_unary_kind unary;
     atto_binary_kind binary;
     atto_reduce_kind reduce;
+    atto_loss_kind loss;
     bench_layout layout;
     atto_dtype out_dtype;    /* 0 = the dtype of x */
     uint32_t default_dtypes; /* dtypes of x that run unless the user names one */
@@ -82,7 +83,9 @@ typedef struct bench_row {
 #define BENCH_TABLES(X) \
     X(act)              \
     X(dropout)          \
-    X(linear) X(cross_entropy) X(elementwise) X(reduce) X(softmax) X(glu) X(optim) X(tensor)
+    X(linear)           \
+    X(cross_entropy)    \
+    X(elementwise) X(reduce) X(softmax) X(glu) X(optim) X(tensor) X(loss) X(nll_loss)
 
 #define X(name)                                   \
     extern const bench_row bench_##name##_rows[]; \

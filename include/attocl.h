@@ -15,6 +15,8 @@
 #include <attocl/elementwise.h>
 #include <attocl/glu.h>
 #include <attocl/linear.h>
+#include <attocl/loss.h>
+#include <attocl/nll_loss.h>
 #include <attocl/reduce.h>
 #include <attocl/softmax.h>
 

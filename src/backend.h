@@ -23,7 +23,8 @@ typedef struct atto__layout {
     int64_t shape[ATTO_MERGED_RANK];
     int64_t index_stride[ATTO_MERGED_RANK]; /* logical row-major index, which random numbers use */
     int64_t numel;
-    int64_t folded; /* reductions: elements of the full tensor behind one of the reduced */
+    int64_t folded; /* reductions: elements of the full tensor behind one of the reduced; losses:
+                       what their sum is divided by */
     bool dense;     /* rank <= 1, every stride 1, logical index = position */
     bool wide; /* an offset relative to a view's start, or an index, reaches 2^31 (or forced) */
 } atto__layout;

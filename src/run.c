@@ -197,17 +197,30 @@ static atto_status merge_together(call *c, atto__layout *layout)
     return ATTO_OK;
 }
 
+/* The tensor to which the others expand: one of the call's, or made. */
+static const atto_tensor *full_of(const call *c, atto_tensor *made)
+{
+    const atto__broadcast *b = c->op->broadcast;
+    const atto_tensor *full = b->full(c->args, c->direction);
+    if (full) return full;
+    *made = atto_tensor_of(NULL, ATTO_F32, b->shape(c->args), 0);
+    return made;
+}
+
 /* A walk of expanded tensors is led by the full one; another could sort dimensions badly. counter, if
  * not NULL, goes along and becomes the layout's index. */
 static bool try_merge_expanded(call *c, const atto_tensor *full, atto_tensor *counter,
                                atto__layout *layout)
 {
-    atto_tensor *walk[ATTO_MAX_TENSORS + 1];
-    int32_t n = c->operands.count, leader = 0;
+    const atto_tensor *any = &c->operands.list[0].view; /* expanded, too */
+    atto_tensor made = atto_tensor_of(NULL, ATTO_F32, atto_shape_of(any->rank, any->shape), 0);
+    atto_tensor *walk[ATTO_MAX_TENSORS + 2];
+    int32_t n = c->operands.count, leader = n;
     for (int32_t i = 0; i < n; i++) {
         walk[i] = &c->operands.list[i].view;
         if (c->operands.list[i].given_by_caller == full) leader = i;
     }
+    if (leader == n) walk[n++] = &made; /* no tensor of the call */
     atto_tensor *first = walk[leader];
     walk[leader] = walk[0];
     walk[0] = first;
@@ -249,7 +262,8 @@ static int64_t product_of(const atto_tensor *full, uint32_t dims)
 static atto_status merge_expanded(call *c, atto__layout *layout)
 {
     const atto__broadcast *b = c->op->broadcast;
-    const atto_tensor *full = b->full(c->args, c->direction);
+    atto_tensor made;
+    const atto_tensor *full = full_of(c, &made);
     const uint32_t dims = b->dims ? b->dims(c->args, c->direction) : 0;
     if (b->dims) ATTO_TRY(pack_repeating(c, full));
     for (int32_t i = 0; i < c->operands.count; i++)
@@ -261,7 +275,7 @@ static atto_status merge_expanded(call *c, atto__layout *layout)
         ATTO_REQUIRE(try_merge_expanded(c, full, indexed ? &counter : NULL, layout), ATTO_E_STRIDE,
                      "%s: strides cannot be walked", c->name);
     }
-    layout->folded = product_of(full, dims);
+    layout->folded = b->folded ? b->folded(c->args) : product_of(full, dims);
     return ATTO_OK;
 }
 
@@ -333,15 +347,15 @@ static atto_status write_empty(call *c)
     for (int32_t i = 0; i < c->operands.count; i++) {
         const atto__operand *o = &c->operands.list[i];
         if (o->writes && !o->reads)
-            ATTO_TRY(atto_tensor_fill(o->given, b->empty ? b->empty(c->args) : 0.0));
+            ATTO_TRY(atto_tensor_fill(o->given, b->empty ? b->empty(c->args, c->direction) : 0.0));
     }
     return ATTO_OK;
 }
 
 static bool is_empty_sum(const call *c)
 {
-    const atto__broadcast *b = c->op->broadcast;
-    return b && atto_tensor_numel(b->full(c->args, c->direction)) == 0;
+    atto_tensor made;
+    return c->op->broadcast && atto_tensor_numel(full_of(c, &made)) == 0;
 }
 
 static atto_status execute(call *c, atto_op op)

@@ -48,7 +48,7 @@ typedef enum atto__layout_kind {
 /* What the table cannot say of an op with layout BROADCAST: atto__<op>_broadcast of its family. args
  * are checked. */
 typedef struct atto__broadcast {
-    /* The tensor that has the shape to which the others expand. */
+    /* The tensor that has the shape to which the others expand; NULL: none has, it is shape's. */
     const atto_tensor *(*full)(const void *args, atto__direction direction);
 
     /* Bit d: a tensor of fewer dimensions lacks dimension d of the full shape. NULL: it lacks the
@@ -60,7 +60,13 @@ typedef struct atto__broadcast {
     bool (*indexed)(const void *args);
 
     /* What an output gets when the full shape is empty and it is not. NULL: 0. */
-    double (*empty)(const void *args);
+    double (*empty)(const void *args, atto__direction direction);
+
+    /* The full shape where full returns NULL. */
+    atto_shape (*shape)(const void *args);
+
+    /* What layout->folded is to be. NULL: the product of the sizes that dims names. */
+    int64_t (*folded)(const void *args);
 } atto__broadcast;
 
 /* A row of the op table as data. */
@@ -89,7 +95,7 @@ ATTO_OP_TABLE(X)
 #undef X
 
 extern const atto__broadcast atto__binary_broadcast, atto__where_broadcast, atto__compare_broadcast,
-    atto__reduce_broadcast;
+    atto__reduce_broadcast, atto__loss_broadcast;
 
 /* Room for the arguments of any op. */
 typedef union atto__any_args {

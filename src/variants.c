@@ -389,6 +389,46 @@ void atto__glu_variant(const char *kernel, const char *act, atto_dtype dtype, bo
     put_knob(&t, "INDEX", wide ? 64 : 32);
 }
 
+/* 16-byte vectors in flight a work-item: as many as fit into few registers. */
+int32_t atto__loss_items(const atto__loss_knobs *k)
+{
+    const bool sums = k->kernel && strcmp(k->kernel, "atto_loss_sum") == 0;
+    if (k->weights) return k->dtype == ATTO_F32 ? 2 : 1;
+    return sums ? 4 : 2;
+}
+
+void atto__loss_variant(const atto__loss_knobs *k, atto__variant *out)
+{
+    text t = begin(out, "loss.cl", k->kernel, "");
+    if (strcmp(k->kernel, "atto_loss_finish") == 0) return;
+    put_value(&t, "DTYPE", atto_dtype_name(k->dtype));
+    put_value(&t, "FORMULA", "attom_loss_");
+    put(&t, k->loss);
+    put_knob(&t, "WEIGHTS", k->weights);
+    if (k->weights) put_value(&t, "WEIGHT", atto_dtype_name(k->weight));
+    if (k->gradients) {
+        put_knob(&t, "EACH", k->each);
+        put_knob(&t, "GRADIENTS", k->gradients);
+        put_value(&t, "OUT", atto_dtype_name(k->out));
+    }
+    put_knob(&t, "INDEX", k->wide ? 64 : 32);
+    put_knob(&t, "STRIDED", k->form != ATTO_FORM_DENSE);
+    put_knob(&t, "RUN", atto__run_elements(k->dtype, k->form));
+    put_knob(&t, "VECTORS", k->form != ATTO_FORM_ELEMENTS);
+    put_knob(&t, "ITEMS", atto__loss_items(k));
+}
+
+void atto__nll_loss_variant(const atto__nll_loss_knobs *k, atto__variant *out)
+{
+    text t = begin(out, "nll_loss.cl", k->kernel, "");
+    if (strcmp(k->kernel, "atto_nll_loss_finish") == 0) return;
+    put_value(&t, "DTYPE", atto_dtype_name(k->dtype));
+    put_value(&t, "TARGET", atto_dtype_name(k->target));
+    put_knob(&t, "VECTORS", k->vectors);
+    put_knob(&t, "RUN", k->vectors ? atto__vector_elements(k->dtype) : 1);
+    put_knob(&t, "INDEX", k->wide ? 64 : 32);
+}
+
 void atto__probe_variant(atto__variant *out)
 {
     begin(out, "probe.cl", "atto_probe", "");
@@ -782,6 +822,67 @@ static bool make_glu(const int32_t *v, atto__variant *out)
     return true;
 }
 
+/* Axes: kernel, form, dtype, index, kind, weights (with bit 2: in f32), use of backward (both
+ * gradients, with a dloss each, dx for a sum, dtarget). */
+static bool make_loss(const int32_t *v, atto__variant *out)
+{
+    static const char *const kernels[] = { "atto_loss_each", "atto_loss_sum",
+                                           "atto_loss_backward" };
+    static const int32_t gradients[] = { 3, 3, 1, 2 };
+    const bool backward = v[0] == 2;
+    const atto_dtype dtype = float_dtypes[v[2]];
+    const atto__loss_knobs knobs = {
+        .kernel = kernels[v[0]],
+        .loss = atto_loss_name((atto_loss_kind)v[4]),
+        .dtype = dtype,
+        .weight = v[5] & 4 ? ATTO_F32 : dtype,
+        .out = v[6] == 2 ? ATTO_F32 : dtype,
+        .weights = v[5] & 3,
+        .each = v[6] == 1,
+        .gradients = backward ? gradients[v[6]] : 0,
+        .form = (atto__form)v[1],
+        .wide = v[3] == 1,
+    };
+    if (knobs.form == ATTO_FORM_RUNS || (v[6] > 0 && !backward) || v[5] == 4) return false;
+    if (knobs.weights && v[4] != ATTO_LOSS_BCE_WITH_LOGITS) return false;
+    if (out) atto__loss_variant(&knobs, out);
+    return true;
+}
+
+/* Axes: kernel, dtype, target, index, vectors. */
+static bool make_nll_loss(const int32_t *v, atto__variant *out)
+{
+    static const char *const kernels[] = { "atto_nll_loss_planes", "atto_nll_loss_rows",
+                                           "atto_nll_loss_positions", "atto_nll_loss_scatter" };
+    const atto__nll_loss_knobs knobs = {
+        .kernel = kernels[v[0]],
+        .dtype = float_dtypes[v[1]],
+        .target = v[2] == 0 ? ATTO_I32 : ATTO_I64,
+        .wide = v[3] == 1,
+        .vectors = v[4] == 1,
+    };
+    if ((v[0] > 0 && v[4] == 1) || (v[0] > 1 && v[3] == 1)) return false;
+    if (out) atto__nll_loss_variant(&knobs, out);
+    return true;
+}
+
+/* The kernels that sum up partial sums. */
+static bool make_loss_finish(const int32_t *v, atto__variant *out)
+{
+    const atto__loss_knobs knobs = { .kernel = "atto_loss_finish" };
+    (void)v;
+    if (out) atto__loss_variant(&knobs, out);
+    return true;
+}
+
+static bool make_nll_loss_finish(const int32_t *v, atto__variant *out)
+{
+    const atto__nll_loss_knobs knobs = { .kernel = "atto_nll_loss_finish" };
+    (void)v;
+    if (out) atto__nll_loss_variant(&knobs, out);
+    return true;
+}
+
 static bool make_probe(const int32_t *v, atto__variant *out)
 {
     (void)v;
@@ -815,6 +916,10 @@ static const plan plans[] = {
     { "softmax", 5, { 2, ATTO_SOFTMAX_COUNT, 3, ROW_SAMPLES, 2 }, make_softmax_rows },
     { "softmax", 7, { 2, ATTO_SOFTMAX_COUNT, 3, COLUMN_DEPTHS, 2, 2, 2 }, make_softmax_columns },
     { "glu", 5, { 2, 2, 3, 2, ATTO_ACT_COUNT }, make_glu },
+    { "loss", 7, { 3, ATTO_FORM_COUNT, 3, 2, ATTO_LOSS_COUNT, 8, 4 }, make_loss },
+    { "loss", 1, { 1 }, make_loss_finish },
+    { "nll_loss", 5, { 4, 3, 2, 2, 2 }, make_nll_loss },
+    { "nll_loss", 1, { 1 }, make_nll_loss_finish },
 };
 
 /* Pairs of values that no chosen variant has yet. An axis is paired with itself too, so that a

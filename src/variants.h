@@ -8,6 +8,7 @@
 
 #include <attocl/act.h>
 #include <attocl/elementwise.h>
+#include <attocl/loss.h>
 #include <attocl/softmax.h>
 
 #include "optim.h"
@@ -187,6 +188,34 @@ void atto__softmax_variant(const atto__softmax_knobs *knobs, atto__variant *out)
 /* glu.cl: vectors, or elements where strides or offsets are odd. */
 void atto__glu_variant(const char *kernel, const char *act, atto_dtype dtype, bool vectors,
                        bool wide, atto__variant *out);
+/* loss.cl. */
+typedef struct atto__loss_knobs {
+    const char *kernel; /* "atto_loss_sum"; of "atto_loss_finish" nothing else counts */
+    const char *loss;   /* "mse" */
+    atto_dtype dtype;   /* of x and target, */
+    atto_dtype weight;  /* of the weights, */
+    atto_dtype out;     /* and of the gradients */
+    int32_t weights;    /* bit 0: weight, bit 1: pos_weight */
+    bool each;          /* backward: every element has its dloss */
+    int32_t gradients;  /* backward: bit 0: dx, bit 1: dtarget */
+    atto__form form;    /* dense, vectors or elements */
+    bool wide;
+} atto__loss_knobs;
+
+void atto__loss_variant(const atto__loss_knobs *knobs, atto__variant *out);
+
+/* Runs that a work-item has at a time. */
+int32_t atto__loss_items(const atto__loss_knobs *knobs);
+
+/* nll_loss.cl. */
+typedef struct atto__nll_loss_knobs {
+    const char *kernel; /* "atto_nll_loss_rows"; of "atto_nll_loss_finish" nothing else counts */
+    atto_dtype dtype, target;
+    bool vectors; /* planes: 16 bytes at a time */
+    bool wide;    /* rows and planes */
+} atto__nll_loss_knobs;
+
+void atto__nll_loss_variant(const atto__nll_loss_knobs *knobs, atto__variant *out);
 
 /* probe.cl. */
 void atto__probe_variant(atto__variant *out);

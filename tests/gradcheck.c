@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "atto_test.h"
+#include "oracle_loss.h"
 
 static void oracle_has_a_row_for_every_activation(void **state)
 {
@@ -448,11 +449,58 @@ static void oracle_glu_gradients_match_differences(void **state)
     }
 }
 
+/* ---- pointwise losses ---- */
+
+static bool near_a_kink(atto_loss_kind kind, double d, double a)
+{
+    double kinks[2];
+    const int count = oracle_loss_kinks(kind, a, kinks);
+    for (int i = 0; i < count; i++)
+        if (fabs(fabs(d) - kinks[i]) < 1e-3) return true;
+    return false;
+}
+
+/* Third derivatives stay below 100 (of t log t it is -1 / t^2, t >= 0.1), weights and upstream gradients
+ * below 4; rounding of a value below 100 divided by h. */
+static void check_loss_slope(atto_loss_kind kind, bool of_target, double x, double t, double a)
+{
+    const double h = cbrt(DBL_EPSILON), w = 1.5, g = -2.0;
+    const double up = of_target ? oracle_loss(kind, x, t + h, a, w).value
+                                : oracle_loss(kind, x + h, t, a, w).value;
+    const double down = of_target ? oracle_loss(kind, x, t - h, a, w).value
+                                  : oracle_loss(kind, x - h, t, a, w).value;
+    const double wanted = oracle_loss_grad(kind, of_target, x, t, a, w, g).value;
+    const double allowed = h * h * 400.0 / 6.0 + 400.0 * DBL_EPSILON / h;
+    if (!(fabs(g * (up - down) / (2.0 * h) - wanted) <= allowed))
+        fail_msg("%s at %g, %g, by %s: derivative %.17g, central difference %.17g",
+                 atto_loss_name(kind), x, t, of_target ? "target" : "x", wanted,
+                 g * (up - down) / (2.0 * h));
+}
+
+static void oracle_loss_gradients_match_differences(void **state)
+{
+    (void)state;
+    const double numbers[] = { 0.25, 1.0, 3.0 };
+    double x[300], t[300];
+    for (int kind = 0; kind < ATTO_LOSS_COUNT; kind++) {
+        const bool share = kind == ATTO_LOSS_BCE_WITH_LOGITS || kind == ATTO_LOSS_KL_DIV;
+        test_uniform(6000 + (uint64_t)kind, -4.0, 4.0, ATTO_F32, x, 300);
+        test_uniform(6100 + (uint64_t)kind, share ? 0.1 : -4.0, 1.0, ATTO_F32, t, 300);
+        for (int i = 0; i < 300; i++) {
+            const double a = numbers[i % 3];
+            if (near_a_kink((atto_loss_kind)kind, x[i] - t[i], a)) continue;
+            check_loss_slope((atto_loss_kind)kind, false, x[i], t[i], a);
+            check_loss_slope((atto_loss_kind)kind, true, x[i], t[i], a);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(oracle_softmax_gradients_match_differences),
         cmocka_unit_test(oracle_glu_gradients_match_differences),
+        cmocka_unit_test(oracle_loss_gradients_match_differences),
         cmocka_unit_test(oracle_cross_entropy_gradients_match_differences),
         cmocka_unit_test(oracle_has_a_row_for_every_activation),
         cmocka_unit_test(oracle_derivatives_match_differences),

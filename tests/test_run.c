@@ -202,6 +202,18 @@ static spec spec_softmax(const char *name, bool many_dims)
     return spec_elementwise(many_dims);
 }
 
+/* Every field is used: binary cross-entropy, element by element. */
+static void numbers_loss(struct atto_loss_args *a)
+{
+    a->kind = ATTO_LOSS_BCE_WITH_LOGITS;
+    a->reduction = ATTO_REDUCTION_NONE;
+}
+static spec spec_loss(const char *name, bool many_dims)
+{
+    (void)name;
+    return spec_elementwise(many_dims);
+}
+
 static void numbers_glu(struct atto_glu_args *a)
 {
     a->dim = 1;
@@ -212,6 +224,22 @@ static spec spec_glu(const char *name, bool many_dims)
     spec legal = spec_elementwise(many_dims);
     const bool whole = strcmp(name, "x") == 0 || strcmp(name, "dx") == 0;
     legal.shape.dim[1] = whole ? 6 : 3;
+    return legal;
+}
+
+static void numbers_nll_loss(struct atto_nll_loss_args *a)
+{
+    a->reduction = ATTO_REDUCTION_NONE;
+}
+/* 12 positions of 5 classes. */
+static spec spec_nll_loss(const char *name, bool many_dims)
+{
+    spec legal = { many_dims ? atto_shape3(2, 3, 2) : atto_shape1(12), ATTO_F32, 0.0, 4.0 };
+    if (strcmp(name, "target") == 0) legal.dtype = ATTO_I64;
+    if (strcmp(name, "weight") == 0) legal.shape = atto_shape1(5);
+    if (strcmp(name, "total") == 0) legal.shape = atto_shape_of(0, NULL);
+    if (strcmp(name, "x") == 0 || strcmp(name, "dx") == 0)
+        legal.shape = many_dims ? atto_shape4(2, 5, 3, 2) : atto_shape2(12, 5);
     return legal;
 }
 

@@ -53,6 +53,19 @@ static const struct {
     { "softmax", 20, 4 },
     { "log_softmax", 20, 9 },
     { "softmin", 20, 4 },
+    /* Losses; the summands of a mean or a sum, and its division, come on top: the caller counts them.
+     * Gradients have g = dloss / n 5 and a product with it 1. A difference d counts once a factor. */
+    { "l1", 1, 6 },         /* d 1; the sign is exact */
+    { "mse", 3, 8 },        /* d twice, product 1; grad: d 1, product 1 */
+    { "smooth_l1", 9, 12 }, /* d twice, division 5, products 2; grad: d 1, division 5 */
+    { "huber", 4, 7 },      /* d twice, products 2, or d 1, difference, product; grad: d 1 */
+    /* log(1 + e): exp 6, sum 1, division 5, polynomial and its sum 3; sum 1, 1 - t 1, products 2, sum 1,
+     * weight 1. Grad by x: exp 6, sum 1, division 5, product 1, 1 - t 1, products 2, difference 1,
+     * weight 1; by t: log(1 + e) 15, a - 1 1, products 2, sums 2, weight 1 */
+    { "bce_with_logits", 21, 27 },
+    { "kl_div", 8, 14 },     /* log 6, difference, product; grad: log 6, difference, sum */
+    { "kl_div_log", 8, 15 }, /* exp 6, difference, product; grad: exp 6, difference, sum, product */
+    { "nll_loss", 1, 6 },    /* product; grad: division 5, product 1 */
 };
 
 /* "gelu" or "gelu_grad": k of that op; activations have theirs in the oracle's rows. */

@@ -145,6 +145,56 @@ ATTO_API atto_status atto_cross_entropy_loss_create(atto_device *dev,
                                                     const atto_cross_entropy_loss_options *options,
                                                     atto_module **m);
 
+/* Losses as modules of two inputs, the network's output and a target: atto_apply2. options may be
+ * NULL: PyTorch's defaults.
+ *
+ * Returns ATTO_E_NULL; ATTO_E_ARGUMENT: unknown reduction, beta or delta out of range, a reserved
+ *         word not 0; of weights also ATTO_E_SHAPE, ATTO_E_MEMORY, ATTO_E_BACKEND, ATTO_E_LOST */
+
+/** L1Loss, MSELoss. */
+ATTO_API atto_status atto_l1_loss_create(atto_device *dev, const atto_loss_options *options,
+                                         atto_module **m);
+ATTO_API atto_status atto_mse_loss_create(atto_device *dev, const atto_loss_options *options,
+                                          atto_module **m);
+
+/** SmoothL1Loss, HuberLoss; PyTorch: beta = 1, delta = 1. */
+ATTO_API atto_status atto_smooth_l1_loss_create(atto_device *dev, float beta,
+                                                const atto_loss_options *options, atto_module **m);
+ATTO_API atto_status atto_huber_loss_create(atto_device *dev, float delta,
+                                            const atto_loss_options *options, atto_module **m);
+
+/** Options of BCEWithLogitsLoss; zero is PyTorch's default. */
+typedef struct atto_bce_with_logits_loss_options {
+    const float *weight; /**< read during the call; NULL = 1 for every element */
+    atto_shape weight_shape;
+    const float *pos_weight; /**< likewise */
+    atto_shape pos_weight_shape;
+    atto_reduction reduction;
+    uint64_t reserved[4];
+} atto_bce_with_logits_loss_options;
+
+/** BCEWithLogitsLoss. */
+ATTO_API atto_status atto_bce_with_logits_loss_create(
+    atto_device *dev, const atto_bce_with_logits_loss_options *options, atto_module **m);
+
+/** KLDivLoss. */
+ATTO_API atto_status atto_kl_div_loss_create(atto_device *dev, const atto_kl_div_options *options,
+                                             atto_module **m);
+
+/** Options of NLLLoss; zero is PyTorch's default. */
+typedef struct atto_nll_loss_options {
+    const float *weight; /**< [classes], read during the call; NULL = 1 for every class */
+    int64_t classes;     /**< of weight; else not used */
+    atto_reduction reduction;
+    bool has_ignore_index;
+    int64_t ignore_index;
+    uint64_t reserved[4];
+} atto_nll_loss_options;
+
+/** NLLLoss. ATTO_E_ARGUMENT also where weight is given and classes is not above 0. */
+ATTO_API atto_status atto_nll_loss_create(atto_device *dev, const atto_nll_loss_options *options,
+                                          atto_module **m);
+
 /** Children one after another, named "0", "1", ... */
 ATTO_API atto_status atto_sequential_create(atto_device *dev, atto_module **m);
 

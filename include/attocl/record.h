@@ -9,6 +9,8 @@
 #include <attocl/elementwise.h>
 #include <attocl/glu.h>
 #include <attocl/linear.h>
+#include <attocl/loss.h>
+#include <attocl/nll_loss.h>
 #include <attocl/reduce.h>
 #include <attocl/softmax.h>
 #include <attocl/tape.h>
@@ -121,6 +123,63 @@ ATTO_API atto_var atto_glu(atto_tape *tape, atto_var x, int32_t dim, atto_activa
 /** The same elements, of any dtype, with another shape: ATTO_E_SHAPE if it has not as many. Shares x's
  * memory where the strides allow that, else it is a dense copy. */
 ATTO_API atto_var atto_reshape(atto_tape *tape, atto_var x, atto_shape shape);
+
+/* ---- attocl/loss.h, attocl/nll_loss.h: losses; f32, whatever x is ---- */
+
+/** Options of losses that have no other; NULL is PyTorch's default. */
+typedef struct atto_loss_options {
+    atto_reduction reduction; /**< 0 = mean, over all elements */
+    uint64_t reserved[4];     /**< must be 0 */
+} atto_loss_options;
+
+/** |x - target| and (x - target)^2; they broadcast, and both get gradients. */
+ATTO_API atto_var atto_l1_loss(atto_tape *tape, atto_var x, atto_var target,
+                               const atto_loss_options *options);
+ATTO_API atto_var atto_mse_loss(atto_tape *tape, atto_var x, atto_var target,
+                                const atto_loss_options *options);
+
+/** A parabola up to beta (delta) and a line behind it. PyTorch's default is 1; beta 0 is L1. */
+ATTO_API atto_var atto_smooth_l1_loss(atto_tape *tape, atto_var x, atto_var target, float beta,
+                                      const atto_loss_options *options);
+ATTO_API atto_var atto_huber_loss(atto_tape *tape, atto_var x, atto_var target, float delta,
+                                  const atto_loss_options *options);
+
+/** Options of atto_bce_with_logits; NULL is PyTorch's default. */
+typedef struct atto_bce_with_logits_options {
+    const atto_var *weight;     /**< a factor of each loss, broadcasts to x; gets no gradient */
+    const atto_var *pos_weight; /**< a factor of the positive class, likewise */
+    atto_reduction reduction;   /**< 0 = mean, over all elements */
+    uint64_t reserved[4];       /**< must be 0 */
+} atto_bce_with_logits_options;
+
+/** Binary cross-entropy of logits x against probabilities of x's shape. */
+ATTO_API atto_var atto_bce_with_logits(atto_tape *tape, atto_var x, atto_var target,
+                                       const atto_bce_with_logits_options *options);
+
+/** Options of atto_kl_div; NULL is PyTorch's default. */
+typedef struct atto_kl_div_options {
+    atto_reduction reduction; /**< 0 = mean, over all elements, as PyTorch has it; the divergence by
+                                   its definition is ATTO_REDUCTION_BATCH_MEAN */
+    bool log_target;          /**< target holds logarithms, as x does */
+    uint64_t reserved[4];     /**< must be 0 */
+} atto_kl_div_options;
+
+/** Kullback-Leibler divergence of target from x, which holds logarithms of probabilities. */
+ATTO_API atto_var atto_kl_div(atto_tape *tape, atto_var x, atto_var target,
+                              const atto_kl_div_options *options);
+
+/** Options of atto_nll_loss; zero, and NULL for the struct, is PyTorch's default. */
+typedef struct atto_nll_options {
+    const atto_var *weight;   /**< [C], one for each class; gets no gradient */
+    atto_reduction reduction; /**< 0 = mean, by the weights of the labels that count */
+    bool has_ignore_index;    /**< ignore_index holds; else it is PyTorch's -100 */
+    int64_t ignore_index;     /**< the label of positions that do not count */
+    uint64_t reserved[4];     /**< must be 0 */
+} atto_nll_options;
+
+/** Negative log-likelihood of labels: attocl/nll_loss.h. x holds logarithms of probabilities. */
+ATTO_API atto_var atto_nll_loss(atto_tape *tape, atto_var x, atto_var target,
+                                const atto_nll_options *options);
 
 #ifdef __cplusplus
 }

@@ -7,7 +7,8 @@
 typedef enum atto_reduction {
     ATTO_REDUCTION_MEAN = 0,
     ATTO_REDUCTION_SUM = 1,
-    ATTO_REDUCTION_NONE = 2
+    ATTO_REDUCTION_NONE = 2,
+    ATTO_REDUCTION_BATCH_MEAN = 3 /**< the sum divided by x's first size; of attocl/loss.h only */
 } atto_reduction;
 
 #endif

@@ -115,6 +115,17 @@
     X(PLAIN,  softmax)        \
     X(LOG,    log_softmax)    \
     X(MIN,    softmin)
+/* X(NAME, name, rule): the enumerator is ATTO_LOSS_<NAME>; attom_loss_<name>(x, t, a) of atto_math.h,
+ * and its derivatives _dx and _dt. rule: what the args' threshold must satisfy, POSITIVE or
+ * NONNEGATIVE; UNUSED: it is not looked at. Rows are only ever appended. */
+#define ATTO_LOSS_TABLE(X)                            \
+    X(L1,              l1,              UNUSED)       \
+    X(MSE,             mse,             UNUSED)       \
+    X(SMOOTH_L1,       smooth_l1,       NONNEGATIVE)  \
+    X(HUBER,           huber,           POSITIVE)     \
+    X(BCE_WITH_LOGITS, bce_with_logits, UNUSED)       \
+    X(KL_DIV,          kl_div,          UNUSED)       \
+    X(KL_DIV_LOG,      kl_div_log,      UNUSED)
 
 /* X(op, OP, layout, autocast, in_place, random, data_errors)
  *
@@ -145,7 +156,9 @@
     X(compare, COMPARE, BROADCAST, WIDEST, DISTINCT, FIXED,             NONE) \
     X(reduce,  REDUCE,  BROADCAST, F32,    DISTINCT, FIXED,             NONE) \
     X(softmax, SOFTMAX, DENSE,     F32,    DISTINCT, FIXED,             NONE) \
-    X(glu,     GLU,     DENSE,     FLOW,   DISTINCT, FIXED,             NONE)
+    X(glu,     GLU,     DENSE,     FLOW,   DISTINCT, FIXED,             NONE) \
+    X(loss,    LOSS,    BROADCAST, F32,    DISTINCT, FIXED,             NONE) \
+    X(nll_loss, NLL_LOSS, DENSE,   F32,    DISTINCT, FIXED,       DATA_ERRORS)
 
 /* F(field, role), beside each args struct as ATTO_<OP>_FIELDS. Roles:
  *   IN          read by forward and again by backward      must be given to both
@@ -177,6 +190,12 @@
 #define ATTO_REDUCE_FIELDS(F)  F(x, IN_NEEDED) F(y, SAVED_NEEDED) F(dy, DIN) F(dx, DOUT)
 #define ATTO_SOFTMAX_FIELDS(F) F(x, IN_FWD) F(y, SAVED) F(dy, DIN) F(dx, DOUT)
 #define ATTO_GLU_FIELDS(F)     F(x, IN)     F(y, OUT)   F(dy, DIN) F(dx, DOUT)
+#define ATTO_LOSS_FIELDS(F)                                                                    \
+    F(x, IN) F(target, IN) F(weight, IN_OPT) F(pos_weight, IN_OPT) F(loss, OUT) F(dloss, DIN)  \
+    F(dx, DOUT) F(dtarget, DOUT)
+#define ATTO_NLL_LOSS_FIELDS(F)                                                                \
+    F(x, IN_FWD) F(target, IN) F(weight, IN_OPT) F(loss, OUT) F(total, SAVED_OPT)              \
+    F(dloss, DIN) F(dx, DOUT)
 /* clang-format on */
 
 #endif

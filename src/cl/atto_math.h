@@ -704,6 +704,162 @@ ATTO_INLINE float attom_binary_minimum_db(float a, float b, float dy)
     return attom_binary_minimum_da(b, a, dy);
 }
 
+/* ---- losses -------------------------------------------------------------------------------- */
+
+/* One element's loss of prediction x and target t, and its derivatives by x and by t. a is the kind's
+ * number: beta, delta, or of binary cross-entropy the weight of the positive class. Edges are
+ * PyTorch's (docs/ops/loss.md). */
+
+/* -1, 0 or 1; 0 for NaN */
+ATTO_INLINE float attom_sign(float x)
+{
+    return attom_unary_abs_grad(x, 1.0f, 0.0f, 0.0f);
+}
+
+ATTO_INLINE float attom_loss_l1(float x, float t, float a)
+{
+    (void)a;
+    return attop_fabs(x - t);
+}
+
+ATTO_INLINE float attom_loss_l1_dx(float x, float t, float a)
+{
+    (void)a;
+    return attom_sign(x - t);
+}
+
+ATTO_INLINE float attom_loss_l1_dt(float x, float t, float a)
+{
+    return attom_loss_l1_dx(t, x, a);
+}
+
+ATTO_INLINE float attom_loss_mse(float x, float t, float a)
+{
+    const float d = x - t;
+    (void)a;
+    return d * d;
+}
+
+ATTO_INLINE float attom_loss_mse_dx(float x, float t, float a)
+{
+    (void)a;
+    return 2.0f * (x - t);
+}
+
+ATTO_INLINE float attom_loss_mse_dt(float x, float t, float a)
+{
+    return attom_loss_mse_dx(t, x, a);
+}
+
+/* d / a before the product: d^2 alone may overflow or vanish. a = 0 leaves |d|. */
+ATTO_INLINE float attom_loss_smooth_l1(float x, float t, float a)
+{
+    const float d = attop_fabs(x - t);
+    const float near_zero = 0.5f * d * (d / a);
+    return d < a ? near_zero : d - 0.5f * a;
+}
+
+/* d / a, between -1 and 1; the sign where a = 0, NaN for NaN */
+ATTO_INLINE float attom_loss_smooth_l1_dx(float x, float t, float a)
+{
+    const float d = x - t;
+    const float slope = d / (a > 0.0f ? a : 1.0f);
+    return attop_fabs(d) > a ? attop_copysign(1.0f, d) : slope;
+}
+
+ATTO_INLINE float attom_loss_smooth_l1_dt(float x, float t, float a)
+{
+    return attom_loss_smooth_l1_dx(t, x, a);
+}
+
+ATTO_INLINE float attom_loss_huber(float x, float t, float a)
+{
+    const float d = attop_fabs(x - t);
+    const float line = a * (d - 0.5f * a);
+    return d <= a ? 0.5f * d * d : line;
+}
+
+ATTO_INLINE float attom_loss_huber_dx(float x, float t, float a)
+{
+    return attop_clamp_abs(x - t, a);
+}
+
+ATTO_INLINE float attom_loss_huber_dt(float x, float t, float a)
+{
+    return attom_loss_huber_dx(t, x, a);
+}
+
+/* (1 - t) log(1 + e^x) + a t log(1 + e^-x), both logarithms as max(+-x, 0) + log(1 + e^-|x|): nothing
+ * overflows, and for 0 <= t <= 1 nothing cancels. */
+ATTO_INLINE float attom_loss_bce_with_logits(float x, float t, float a)
+{
+    const float rest = attop_log1p_unit(attop_exp_neg(-attop_fabs(x)));
+    const float above = x > 0.0f ? x : 0.0f, below = x < 0.0f ? -x : 0.0f;
+    return (1.0f - t) * (above + rest) + a * t * (below + rest);
+}
+
+/* (1 - t) sigmoid(x) - a t sigmoid(-x) */
+ATTO_INLINE float attom_loss_bce_with_logits_dx(float x, float t, float a)
+{
+    const float e = attop_exp_neg(-attop_fabs(x));
+    const float large = attop_divide(1.0f, 1.0f + e), small = e * large;
+    const float yes = x >= 0.0f ? large : small, no = x >= 0.0f ? small : large;
+    return (1.0f - t) * yes - a * t * no;
+}
+
+/* a log(1 + e^-x) - log(1 + e^x), which is -x for a = 1 */
+ATTO_INLINE float attom_loss_bce_with_logits_dt(float x, float t, float a)
+{
+    const float rest = attop_log1p_unit(attop_exp_neg(-attop_fabs(x)));
+    const float above = x > 0.0f ? x : 0.0f, below = x < 0.0f ? -x : 0.0f;
+    (void)t;
+    return (a * below - above) + (a - 1.0f) * rest;
+}
+
+/* log t, and 0 for t = 0, which stands for the limit of t log t */
+ATTO_INLINE float attom_log_or_0(float t)
+{
+    const float y = attop_log(t);
+    return t == 0.0f ? 0.0f : y;
+}
+
+ATTO_INLINE float attom_loss_kl_div(float x, float t, float a)
+{
+    (void)a;
+    return t * (attom_log_or_0(t) - x);
+}
+
+ATTO_INLINE float attom_loss_kl_div_dx(float x, float t, float a)
+{
+    ATTOM_UNUSED(x, a);
+    return -t;
+}
+
+ATTO_INLINE float attom_loss_kl_div_dt(float x, float t, float a)
+{
+    const float slope = (attop_log(t) - x) + 1.0f;
+    (void)a;
+    return t == 0.0f ? 0.0f : slope;
+}
+
+ATTO_INLINE float attom_loss_kl_div_log(float x, float t, float a)
+{
+    (void)a;
+    return attop_exp(t) * (t - x);
+}
+
+ATTO_INLINE float attom_loss_kl_div_log_dx(float x, float t, float a)
+{
+    ATTOM_UNUSED(x, a);
+    return -attop_exp(t);
+}
+
+ATTO_INLINE float attom_loss_kl_div_log_dt(float x, float t, float a)
+{
+    (void)a;
+    return attop_exp(t) * ((t - x) + 1.0f);
+}
+
 /* ---- building blocks --------------------------------------------------------------------- */
 
 /* w rstd (x - mean) + b: the last step of every normalisation layer. */

@@ -180,12 +180,15 @@ static bool indexed(const void *args)
     return is_arg(((const struct atto_reduce_args *)args)->kind);
 }
 
-static double empty(const void *args)
+static double empty(const void *args, atto__direction direction)
 {
+    (void)direction;
     return ((const struct atto_reduce_args *)args)->kind == ATTO_REDUCE_MEAN ? (double)NAN : 0.0;
 }
 
-const atto__broadcast atto__reduce_broadcast = { full, dims, indexed, empty };
+const atto__broadcast atto__reduce_broadcast = {
+    .full = full, .dims = dims, .indexed = indexed, .empty = empty
+};
 
 atto_status atto_reduce_forward(atto_device *dev, const struct atto_reduce_args *a)
 {

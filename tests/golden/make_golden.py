@@ -62,6 +62,16 @@ glu.txt: gated linear units with each activation, a act(b) with the halves a and
     torch VERSION
     case NAME A B DIM RANK D0 D1 ...
     x ...  dy ...  y ...  dx ...
+loss.txt: pointwise losses, and losses of labels, inputs exact in float32. Lines:
+
+    torch VERSION
+    case KIND REDUCTION THRESHOLD HAS_WEIGHT HAS_POS_WEIGHT RANK D0 ... RANK D0 ...
+    x ...  target ...  weight ...  pos_weight ...  dloss ...  loss ...  dx ...  dtarget ...
+    nll RANK D0 ... REDUCTION HAS_IGNORE IGNORE HAS_WEIGHT
+    x ...  target ...  weight ...  dloss ...  loss ...  dx ...
+
+KIND is the number of ATTO_LOSS_*; the shapes are x's and the target's. weight is shaped like x,
+pos_weight is a vector of its last size.
 """
 import argparse
 import math
@@ -346,6 +356,135 @@ def write_lines(out, name, lines):
     return path
 
 
+LOSSES = ["l1", "mse", "smooth_l1", "huber", "bce", "kl", "kl_log"]  # as atto_loss_kind counts them
+LOSS_SHAPES = [((6,), (6,)), ((2, 3), (2, 3)), ((2, 3), (3,)), ((2, 1), (1, 3)), ((1, 3), (2, 2, 3)),
+               ((), ())]
+
+
+def batch_mean(call, x):
+    """The sum divided by x's first size, which PyTorch has for kl_div only."""
+    return call("sum") / (x.shape[0] if x.dim() > 0 else 1)
+
+
+def loss_value(kind, x, target, reduction, threshold, weight, pos_weight):
+    """PyTorch's loss; reduction as atto_reduction counts it."""
+    calls = {
+        "l1": lambda r: F.l1_loss(x, target, reduction=r),
+        "mse": lambda r: F.mse_loss(x, target, reduction=r),
+        "smooth_l1": lambda r: F.smooth_l1_loss(x, target, reduction=r, beta=threshold),
+        "huber": lambda r: F.huber_loss(x, target, reduction=r, delta=threshold),
+        "bce": lambda r: F.binary_cross_entropy_with_logits(x, target, reduction=r, weight=weight,
+                                                            pos_weight=pos_weight),
+        "kl": lambda r: F.kl_div(x, target, reduction=r),
+        "kl_log": lambda r: F.kl_div(x, target, reduction=r, log_target=True),
+    }
+    if reduction < 3:
+        return calls[kind](REDUCTIONS[reduction])
+    if kind in ("kl", "kl_log"):
+        return calls[kind]("batchmean")
+    return batch_mean(calls[kind], x)
+
+
+def with_shape(t):
+    return " ".join([str(t.dim())] + [str(n) for n in t.shape])
+
+
+def loss_case(kind, reduction, threshold, x, target, weight, pos_weight, dloss):
+    """The lines of one case."""
+    x = x.clone().requires_grad_(True)
+    target = target.clone().requires_grad_(True)
+    loss = loss_value(kind, x, target, reduction, threshold, weight, pos_weight)
+    dloss = dloss.reshape(-1)[: loss.numel()].reshape(loss.shape)
+    dx, dtarget = torch.autograd.grad(loss, [x, target], dloss)
+    parts = [("x", x), ("target", target)] + ([] if weight is None else [("weight", weight)])
+    parts += [] if pos_weight is None else [("pos_weight", pos_weight)]
+    parts += [("dloss", dloss), ("loss", loss), ("dx", dx), ("dtarget", dtarget)]
+    lines = [f"case {LOSSES.index(kind)} {reduction} {threshold!r} {int(weight is not None)} "
+             f"{int(pos_weight is not None)} {with_shape(x)} {with_shape(target)}"]
+    return lines + [" ".join([name] + [repr(v) for v in t.detach().reshape(-1).tolist()])
+                    for name, t in parts]
+
+
+def loss_random(rng, kind, reduction, number):
+    """A case of that kind with random numbers."""
+    shapes = LOSS_SHAPES[number % len(LOSS_SHAPES)]
+    shapes = (shapes[0], shapes[0]) if kind == "bce" else shapes
+    x = ce_numbers(rng, shapes[0], -6 if kind[:2] == "kl" else -4, 0 if kind[:2] == "kl" else 4)
+    low, high = {"bce": (0, 1), "kl": (0, 1), "kl_log": (-6, 0)}.get(kind, (-4, 4))
+    target = ce_numbers(rng, shapes[1], low, high)
+    if kind == "kl":  # the slope at 0 is no number in PyTorch
+        target = target.clamp(min=1 / 64)
+    weighted, positive = kind == "bce" and number % 4 in (1, 3), kind == "bce" and number % 4 > 1
+    weight = ce_numbers(rng, shapes[0], 1, 3) if weighted else None
+    pos_weight = ce_numbers(rng, shapes[0][-1:], 1, 4) if positive else None
+    threshold = {"smooth_l1": [1.0, 0.25, 0.0, 2.5], "huber": [1.0, 0.25, 3.0, 2.5]}.get(
+        kind, [0.0])
+    return loss_case(kind, reduction, threshold[number % len(threshold)], x, target, weight,
+                     pos_weight, ce_numbers(rng, (12,), -2, 2))
+
+
+# x, target: kinks, infinite, not a number, huge logits.
+LOSS_EXTREMES = [
+    ("l1", 0.0, [(1.0, 1.0), (math.inf, 1.0), (1.0, math.inf), (math.nan, 1.0)]),
+    ("mse", 0.0, [(1.0, 1.0), (math.inf, 1.0), (math.nan, 1.0), (2.0**60, 1.0)]),
+    ("smooth_l1", 1.0, [(2.0, 1.0), (1.0, 1.0), (0.0, 1.0), (math.inf, 1.0), (math.nan, 1.0)]),
+    ("smooth_l1", 0.0, [(2.0, 1.0), (1.5, 1.0), (0.0, 1.0), (-math.inf, 1.0)]),
+    ("huber", 2.0, [(3.0, 1.0), (1.0, 1.0), (-1.0, 1.0), (-math.inf, 1.0), (math.nan, 1.0)]),
+    ("bce", 0.0, [(1e4, 1.0), (1e4, 0.0), (-1e4, 0.0), (-1e4, 1.0), (math.inf, 0.0),
+                  (math.nan, 0.5)]),
+    ("kl", 0.0, [(-3.0, 1.0), (0.0, 1.0), (-math.inf, 0.5), (math.nan, 0.5)]),
+    ("kl_log", 0.0, [(-3.0, 0.0), (0.0, -100.0), (-math.inf, -1.0)]),
+]
+
+
+def nll_random(rng, shape, reduction, weighted, ignore):
+    """The lines of a case of nll_loss with random numbers."""
+    classes = shape[0] if len(shape) == 1 else shape[1]
+    places = shape[:0] if len(shape) == 1 else shape[:1] + shape[2:]
+    labels = [rng.randrange(classes) for _ in range(math.prod(places))]
+    if ignore is not None:
+        labels = [ignore if rng.random() < 0.3 else label for label in labels]
+    target = torch.tensor(labels, dtype=torch.int64).reshape(places)
+    weight = ce_numbers(rng, (classes,), 1, 3) if weighted else None
+    x = ce_numbers(rng, shape, -6, 0).requires_grad_(True)
+    loss = F.nll_loss(x, target, weight=weight, reduction=REDUCTIONS[reduction],
+                      ignore_index=-100 if ignore is None else ignore)
+    dloss = ce_numbers(rng, places + (1,), -2, 2).reshape(-1)[: loss.numel()].reshape(loss.shape)
+    (dx,) = torch.autograd.grad(loss, [x], dloss)
+    parts = [("x", x), ("target", target)] + ([] if weight is None else [("weight", weight)])
+    parts += [("dloss", dloss), ("loss", loss), ("dx", dx)]
+    lines = [f"nll {with_shape(x)} {reduction} {int(ignore is not None)} "
+             f"{0 if ignore is None else ignore} {int(weight is not None)}"]
+    return lines + [" ".join([name] + [repr(v) for v in t.detach().reshape(-1).tolist()])
+                    for name, t in parts]
+
+
+def write_loss(out):
+    """Writes loss.txt; returns its path."""
+    rng = random.Random(2012)
+    lines = ["# Losses and their gradients in float64, made by tests/golden/make_golden.py.",
+             f"torch {torch.__version__}"]
+    for kind in LOSSES:
+        for reduction in range(4):
+            for number in range(6):
+                if kind == "bce" and number == 5:
+                    number = 0  # a scalar has no last size
+                lines += loss_random(rng, kind, reduction, number)
+    for kind, threshold, rows in LOSS_EXTREMES:
+        x, target = (torch.tensor(column, dtype=torch.float64) for column in zip(*rows))
+        ones = torch.ones(len(rows), dtype=torch.float64)
+        lines += loss_case(kind, 2, threshold, x, target, None, None, ones)
+    for ignore in (None, 0, -100):
+        for weighted in (False, True):
+            for reduction in range(3):
+                for shape in SHAPES + [(9, 2)]:
+                    lines += nll_random(rng, shape, reduction, weighted, ignore)
+    path = os.path.join(out, "loss.txt")
+    with open(path, "w", encoding="ascii", newline="\n") as file:
+        file.write("\n".join(lines) + "\n")
+    return path
+
+
 SOFTMAXES = [("softmax", F.softmax), ("log_softmax", F.log_softmax), ("softmin", F.softmin)]
 
 # Rows: huge, infinite, not a number.
@@ -621,7 +760,7 @@ def main():
         parser.error(f"PyTorch is {torch.__version__}, the golden files come from {WANTED_TORCH}")
     os.makedirs(arguments.out, exist_ok=True)
     for write in (write_act, write_linear, write_cross_entropy, write_optim, write_elementwise,
-                  write_reduce, write_softmax, write_glu):
+                  write_reduce, write_softmax, write_glu, write_loss):
         path = write(arguments.out)
         print(f"{path}: {os.path.getsize(path)} bytes")
 
