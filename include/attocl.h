@@ -13,6 +13,7 @@
 #include <attocl/cross_entropy.h>
 #include <attocl/dropout.h>
 #include <attocl/elementwise.h>
+#include <attocl/layer_norm.h>
 #include <attocl/linear.h>
 #include <attocl/reduce.h>
 

@@ -25,17 +25,18 @@ ATTO_OP_TABLE(X)
 #undef X
 
 /* A field's row: only gradients of inputs have a bool add_<field> beside them. */
-#define ADD_IN(type, field)           0
-#define ADD_IN_OPT(type, field)       0
-#define ADD_IN_NEEDED(type, field)    0
-#define ADD_IN_FWD(type, field)       0
-#define ADD_IN_FWD_OPT(type, field)   0
-#define ADD_OUT(type, field)          0
-#define ADD_SAVED(type, field)        0
-#define ADD_SAVED_OPT(type, field)    0
-#define ADD_SAVED_NEEDED(type, field) 0
-#define ADD_DIN(type, field)          0
-#define ADD_DOUT(type, field)         offsetof(type, add_##field)
+#define ADD_IN(type, field)            0
+#define ADD_IN_OPT(type, field)        0
+#define ADD_IN_NEEDED(type, field)     0
+#define ADD_IN_FWD(type, field)        0
+#define ADD_IN_FWD_OPT(type, field)    0
+#define ADD_OUT(type, field)           0
+#define ADD_SAVED(type, field)         0
+#define ADD_SAVED_OPT(type, field)     0
+#define ADD_SAVED_NEEDED(type, field)  0
+#define ADD_SAVED_FWD_OPT(type, field) 0
+#define ADD_DIN(type, field)           0
+#define ADD_DOUT(type, field)          offsetof(type, add_##field)
 
 /* Whether a call draws random numbers: what the table's column random becomes. */
 #define DRAWS_DROPS_BY(field) (((const args *)given)->field > 0.0f)

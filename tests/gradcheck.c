@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "atto_test.h"
+#include "oracle_norm.h"
 
 static void oracle_has_a_row_for_every_activation(void **state)
 {
@@ -371,9 +372,86 @@ static void oracle_cross_entropy_gradients_match_differences(void **state)
     }
 }
 
+/* ---- layer norm, RMS norm ---- */
+
+enum { NORM_ROWS = 3, NORM_COLS = 5, NORM_N = NORM_ROWS * NORM_COLS };
+
+static double norm_numbers[10][NORM_N];
+
+static oracle_row_norm_answer norm_ask(const oracle_row_norm *c)
+{
+    double(*n)[NORM_N] = norm_numbers;
+    oracle_row_norm_answer answer = { .mean = n[0],
+                                      .rstd = n[1],
+                                      .y = n[2],
+                                      .y_terms = n[3],
+                                      .dx = n[4],
+                                      .dx_terms = n[5],
+                                      .dw = n[6],
+                                      .dw_terms = n[7],
+                                      .db = n[8],
+                                      .db_terms = n[9] };
+    oracle_row_norm_of(c, &answer);
+    return answer;
+}
+
+static double norm_value(const oracle_row_norm *c)
+{
+    const oracle_row_norm_answer a = norm_ask(c);
+    double sum = 0.0;
+    for (int i = 0; i < NORM_N; i++) sum += a.y[i] * c->dy[i];
+    return sum;
+}
+
+/* With eps = 1/4, rstd is at most 2: third derivatives of y stay below 100 rstd^3 = 800, w, dy below 2,
+ * five elements; and rounding of a sum below 100. */
+static void check_norm_slope(const oracle_row_norm *c, double *value, double wanted)
+{
+    const double h = cbrt(DBL_EPSILON), middle = *value;
+    *value = middle + h;
+    const double up = norm_value(c);
+    *value = middle - h;
+    const double down = norm_value(c);
+    *value = middle;
+    const double allowed = h * h * 16000.0 / 6.0 + 100.0 * DBL_EPSILON / h;
+    if (!(fabs((up - down) / (2.0 * h) - wanted) <= allowed))
+        fail_msg("layer_norm: derivative %.17g, central difference %.17g, allowed +-%.3g", wanted,
+                 (up - down) / (2.0 * h), allowed);
+}
+
+static void oracle_norm_gradients_match_differences(void **state)
+{
+    (void)state;
+    double x[NORM_N], dy[NORM_N], w[NORM_COLS], b[NORM_COLS];
+    double dx[NORM_N], dw[NORM_COLS], db[NORM_COLS];
+    for (int bits = 0; bits < 8; bits++) {
+        const uint64_t seed = 6000 + (uint64_t)bits;
+        test_uniform(seed, -2.0, 2.0, ATTO_F32, x, NORM_N);
+        test_uniform(seed + 100, -2.0, 2.0, ATTO_F32, dy, NORM_N);
+        test_uniform(seed + 200, -2.0, 2.0, ATTO_F32, w, NORM_COLS);
+        test_uniform(seed + 300, -2.0, 2.0, ATTO_F32, b, NORM_COLS);
+        const oracle_row_norm c = { .rows = NORM_ROWS,
+                                    .cols = NORM_COLS,
+                                    .centred = bits & 1,
+                                    .eps = 0.25,
+                                    .x = x,
+                                    .w = bits & 2 ? w : NULL,
+                                    .b = bits & 4 ? b : NULL,
+                                    .dy = dy };
+        const oracle_row_norm_answer a = norm_ask(&c);
+        memcpy(dx, a.dx, sizeof dx);
+        memcpy(dw, a.dw, sizeof dw);
+        memcpy(db, a.db, sizeof db);
+        for (int i = 0; i < NORM_N; i++) check_norm_slope(&c, &x[i], dx[i]);
+        for (int i = 0; c.w && i < NORM_COLS; i++) check_norm_slope(&c, &w[i], dw[i]);
+        for (int i = 0; c.b && i < NORM_COLS; i++) check_norm_slope(&c, &b[i], db[i]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(oracle_norm_gradients_match_differences),
         cmocka_unit_test(oracle_cross_entropy_gradients_match_differences),
         cmocka_unit_test(oracle_has_a_row_for_every_activation),
         cmocka_unit_test(oracle_derivatives_match_differences),

@@ -24,6 +24,7 @@ typedef enum direction { FORWARD, BACKWARD } direction;
 #define USE_SAVED     { WRITES, READS }
 #define USE_SAVED_OPT { WRITES_IF_GIVEN, READS_IF_GIVEN }
 #define USE_SAVED_NEEDED { WRITES, READS_IF_GIVEN }
+#define USE_SAVED_FWD_OPT { WRITES_IF_GIVEN, READS }
 #define USE_DIN       { UNUSED, READS }
 #define USE_DOUT      { UNUSED, WRITES_IF_GIVEN }
 /* clang-format on */
@@ -189,6 +190,34 @@ static spec spec_reduce(const char *name, bool many_dims)
     if (strcmp(name, "y") == 0 || strcmp(name, "dy") == 0)
         legal.shape = many_dims ? atto_shape4(2, 3, 2, 3) : atto_shape1(3);
     return legal;
+}
+
+/* 6 rows of 5. */
+static void numbers_layer_norm(struct atto_layer_norm_args *a)
+{
+    a->dims = 1;
+    a->eps = 1e-5f;
+}
+static spec spec_layer_norm(const char *name, bool many_dims)
+{
+    static const char *const rows[] = { "x", "y", "dy", "dx" };
+    spec legal = { atto_shape1(5), ATTO_F32, -2.0, 2.0 }; /* w, b, dw, db */
+    if (strcmp(name, "mean") == 0 || strcmp(name, "rstd") == 0)
+        legal.shape = many_dims ? atto_shape3(2, 3, 2) : atto_shape1(6);
+    for (int i = 0; i < COUNT_OF(rows); i++)
+        if (strcmp(name, rows[i]) == 0)
+            legal.shape = many_dims ? atto_shape4(2, 3, 2, 5) : atto_shape2(6, 5);
+    return legal;
+}
+
+static void numbers_rms_norm(struct atto_rms_norm_args *a)
+{
+    a->dims = 1;
+    a->eps = 1e-5f;
+}
+static spec spec_rms_norm(const char *name, bool many_dims)
+{
+    return spec_layer_norm(name, many_dims);
 }
 
 /* clang-format off */

@@ -137,6 +137,25 @@ ATTO_API atto_status atto_cross_entropy_loss_create(atto_device *dev,
                                                     const atto_cross_entropy_loss_options *options,
                                                     atto_module **m);
 
+/** Options of LayerNorm and RMSNorm; zero is PyTorch's default. */
+typedef struct atto_norm_options {
+    float eps; /**< 0 = 1e-5, for RMSNorm the machine epsilon of the input's dtype; ATTO_ZERO = 0 */
+    bool no_affine;   /**< neither weight nor bias */
+    bool no_bias;     /**< no bias; RMSNorm never has one */
+    atto_dtype dtype; /**< of the parameters; 0 = f32 */
+    uint64_t reserved[4];
+} atto_norm_options;
+
+/** Layer norm over the trailing dimensions, which must be `normalised`: weight (1 at first) and bias (0)
+ * have that shape. options may be NULL. ATTO_E_SHAPE: a negative size, or no dimension;
+ * ATTO_E_ARGUMENT: eps. */
+ATTO_API atto_status atto_layer_norm_create(atto_device *dev, atto_shape normalised,
+                                            const atto_norm_options *options, atto_module **m);
+
+/** RMS norm likewise, with weight alone. */
+ATTO_API atto_status atto_rms_norm_create(atto_device *dev, atto_shape normalised,
+                                          const atto_norm_options *options, atto_module **m);
+
 /** Children one after another, named "0", "1", ... */
 ATTO_API atto_status atto_sequential_create(atto_device *dev, atto_module **m);
 

@@ -7,6 +7,7 @@
 #include <attocl/act.h>
 #include <attocl/cross_entropy.h>
 #include <attocl/elementwise.h>
+#include <attocl/layer_norm.h>
 #include <attocl/linear.h>
 #include <attocl/reduce.h>
 #include <attocl/tape.h>
@@ -107,6 +108,22 @@ typedef struct atto_reduce_options {
 /** attocl/reduce.h: sums, means, extremes and their positions. */
 ATTO_API atto_var atto_reduce(atto_tape *tape, atto_reduce_kind kind, atto_var x,
                               const atto_reduce_options *options);
+
+/** Options of atto_layer_norm and atto_rms_norm; zero, and NULL for the struct, is PyTorch's default. */
+typedef struct atto_layer_norm_options {
+    const atto_var *weight; /**< like the normalised dimensions, f32 or like x; NULL = 1 */
+    const atto_var *bias;   /**< the same; NULL = 0. RMS norm has none: ATTO_E_ARGUMENT */
+    float eps; /**< 0 = 1e-5, for RMS norm the machine epsilon of x's dtype; ATTO_ZERO = 0 */
+    uint64_t reserved[4]; /**< must be 0 */
+} atto_layer_norm_options;
+
+/** Layer norm over the last dims dimensions of x: attocl/layer_norm.h. */
+ATTO_API atto_var atto_layer_norm(atto_tape *tape, atto_var x, int32_t dims,
+                                  const atto_layer_norm_options *options);
+
+/** RMS norm over the last dims dimensions of x: attocl/layer_norm.h. */
+ATTO_API atto_var atto_rms_norm(atto_tape *tape, atto_var x, int32_t dims,
+                                const atto_layer_norm_options *options);
 
 /** The same elements, of any dtype, with another shape: ATTO_E_SHAPE if it has not as many. Shares x's
  * memory where the strides allow that, else it is a dense copy. */

@@ -137,7 +137,9 @@
     X(binary,  BINARY,  BROADCAST, WIDEST, IN_PLACE, FIXED,             NONE) \
     X(where,   WHERE,   BROADCAST, WIDEST, IN_PLACE, FIXED,             NONE) \
     X(compare, COMPARE, BROADCAST, WIDEST, DISTINCT, FIXED,             NONE) \
-    X(reduce,  REDUCE,  BROADCAST, F32,    DISTINCT, FIXED,             NONE)
+    X(reduce,  REDUCE,  BROADCAST, F32,    DISTINCT, FIXED,             NONE) \
+    X(layer_norm, LAYER_NORM, DENSE, F32,  DISTINCT, FIXED,             NONE) \
+    X(rms_norm, RMS_NORM, DENSE,   FLOW,   DISTINCT, FIXED,             NONE)
 
 /* F(field, role), beside each args struct as ATTO_<OP>_FIELDS. Roles:
  *   IN          read by forward and again by backward      must be given to both
@@ -150,6 +152,8 @@
  *   SAVED_OPT   the same                                   NULL = not wanted; see its family
  *   SAVED_NEEDED the same                                  must be given to forward; backward says
  *                                                          which gradient needs it
+ *   SAVED_FWD_OPT the same                                 forward: NULL = not wanted; must be given
+ *                                                          to backward
  *   DIN         gradient of an output, read by backward    must be given to backward
  *   DOUT        gradient of an input, written by backward  NULL = not wanted; add_<field> adds to it */
 #define ATTO_ACT_FIELDS(F)     F(x, IN)     F(y, OUT) F(dy, DIN) F(dx, DOUT)
@@ -167,6 +171,11 @@
     F(cond, IN) F(a, IN_FWD_OPT) F(b, IN_FWD_OPT) F(y, OUT) F(dy, DIN) F(da, DOUT) F(db, DOUT)
 #define ATTO_COMPARE_FIELDS(F) F(a, IN_FWD) F(b, IN_FWD_OPT) F(y, OUT)
 #define ATTO_REDUCE_FIELDS(F)  F(x, IN_NEEDED) F(y, SAVED_NEEDED) F(dy, DIN) F(dx, DOUT)
+#define ATTO_LAYER_NORM_FIELDS(F)                                                              \
+    F(x, IN) F(w, IN_OPT) F(b, IN_FWD_OPT) F(y, OUT) F(mean, SAVED_FWD_OPT)                    \
+    F(rstd, SAVED_FWD_OPT) F(dy, DIN) F(dx, DOUT) F(dw, DOUT) F(db, DOUT)
+#define ATTO_RMS_NORM_FIELDS(F)                                                                \
+    F(x, IN) F(w, IN_OPT) F(y, OUT) F(rstd, SAVED_FWD_OPT) F(dy, DIN) F(dx, DOUT) F(dw, DOUT)
 /* clang-format on */
 
 #endif

@@ -50,6 +50,14 @@ float32. Lines:
 
 KIND is labels or shares, REDUCTION the number of ATTO_REDUCTION_*; each word is followed by its
 numbers, weight only with HAS_WEIGHT, dtarget only with shares.
+
+layer_norm.txt: layer norm and RMS norm and their gradients, inputs exact in float32. Lines:
+
+    torch VERSION
+    case RANK D0 D1 ... KIND DIMS EPS HAS_WEIGHT HAS_BIAS
+    x ...  weight ...  bias ...  dy ...  y ...  dx ...  dweight ...  dbias ...
+
+KIND is layer or rms; weight, bias and their gradients only where they are there.
 """
 import argparse
 import math
@@ -539,6 +547,74 @@ def write_reduce(out):
     return path
 
 
+def rms_norm(x, shape, weight, eps):
+    """torch.nn.functional.rms_norm, which old versions lack."""
+    if hasattr(F, "rms_norm"):
+        return F.rms_norm(x, shape, weight, eps)
+    dims = tuple(range(-len(shape), 0))
+    y = x * torch.rsqrt(x.pow(2).mean(dims, keepdim=True) + eps)
+    return y if weight is None else y * weight
+
+
+def word(name, values):
+    """A line of that name with a tensor's numbers."""
+    return " ".join([name] + [repr(v) for v in values.detach().reshape(-1).tolist()])
+
+
+def norm_case(x, kind, dims, eps, weight, bias, dy):
+    """The lines of one case; gradients for the upstream dy."""
+    shape = x.shape[x.dim() - dims:]
+    given = [("x", x)] + [(n, t) for n, t in (("weight", weight), ("bias", bias)) if t is not None]
+    for _, t in given:
+        t.requires_grad_(True)
+    y = (F.layer_norm(x, shape, weight, bias, eps) if kind == "layer"
+         else rms_norm(x, shape, weight, eps))
+    grads = torch.autograd.grad(y, [t for _, t in given], dy)
+    sizes = " ".join(str(n) for n in x.shape)
+    lines = [f"case {x.dim()} {sizes} {kind} {dims} {eps!r} {int(weight is not None)} "
+             f"{int(bias is not None)}"]
+    lines += [word(n, t) for n, t in given] + [word("dy", dy), word("y", y)]
+    return lines + [word("d" + n, g) for (n, _), g in zip(given, grads)]
+
+
+NORM_SHAPES = [((4, 6), 1), ((1, 5), 1), ((7,), 1), ((2, 3, 4), 2), ((2, 3, 4), 1), ((3, 1), 1),
+               ((2, 2, 3, 2), 3), ((5, 2), 2)]
+# Rows that are far from 0, tiny, huge, equal, infinite, not a number.
+NORM_EXTREMES = [[10000.0 + i / 1024 for i in range(8)], [i * 2.0**-60 for i in range(8)],
+                 [(-1.0)**i * 2.0**60 for i in range(8)], [0.75] * 8,
+                 [1.0, math.inf] + [0.5] * 6, [1.0, -math.inf] + [0.5] * 6,
+                 [math.nan] + [0.25] * 7]
+
+
+def write_layer_norm(out):
+    """Writes layer_norm.txt; returns its path."""
+    rng = random.Random(2012)
+    lines = ["# Layer norm and RMS norm in float64, made by tests/golden/make_golden.py.",
+             f"torch {torch.__version__}"]
+    count = 0
+    for kind in ("layer", "rms"):
+        for eps in (f32(1e-5), 0.25, 0.0):
+            for weighted in (False, True):
+                for biased in (False, True) if kind == "layer" else (False,):
+                    for _ in range(8):
+                        shape, dims = NORM_SHAPES[count % len(NORM_SHAPES)]
+                        count += 1
+                        if eps == 0.0 and math.prod(shape[len(shape) - dims:]) < 3:
+                            continue
+                        row = shape[len(shape) - dims:]
+                        lines += norm_case(ce_numbers(rng, shape, -4, 4), kind, dims, eps,
+                                           ce_numbers(rng, row, -2, 2) if weighted else None,
+                                           ce_numbers(rng, row, -2, 2) if biased else None,
+                                           ce_numbers(rng, shape, -2, 2))
+        for row in NORM_EXTREMES:
+            x = torch.tensor([row], dtype=torch.float64)
+            lines += norm_case(x, kind, 1, f32(1e-5), None, None, ce_numbers(rng, (1, 8), -2, 2))
+    path = os.path.join(out, "layer_norm.txt")
+    with open(path, "w", encoding="ascii", newline="\n") as file:
+        file.write("\n".join(lines) + "\n")
+    return path
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", default=os.path.dirname(os.path.abspath(__file__)),
@@ -550,7 +626,7 @@ def main():
         parser.error(f"PyTorch is {torch.__version__}, the golden files come from {WANTED_TORCH}")
     os.makedirs(arguments.out, exist_ok=True)
     for write in (write_act, write_linear, write_cross_entropy, write_optim, write_elementwise,
-                  write_reduce):
+                  write_reduce, write_layer_norm):
         path = write(arguments.out)
         print(f"{path}: {os.path.getsize(path)} bytes")
 
