@@ -199,6 +199,26 @@ void atto__norm_variant(const atto__norm_knobs *k, atto__variant *out)
     put_knob(&t, "INDEX", k->wide ? 64 : 32);
 }
 
+/* The kernels that merge slabs know neither x nor the activation. */
+void atto__batch_norm_variant(const atto__batch_norm_knobs *k, atto__variant *out)
+{
+    const bool joins = strcmp(k->kernel, "atto_batch_norm_join") == 0;
+    const bool merges = joins || strcmp(k->kernel, "atto_batch_norm_finish") == 0;
+    const bool moments = strcmp(k->kernel, "atto_batch_norm_moments") == 0;
+    text t = begin(out, "batch_norm.cl", k->kernel, "");
+    if (merges) {
+        put_value(&t, "OUT", atto_dtype_name(joins ? k->out : ATTO_F32));
+        put_knob(&t, "LANES", ATTO_BATCH_NORM_LANES);
+        return;
+    }
+    put_value(&t, "DTYPE", atto_dtype_name(k->dtype));
+    put_act(&t, moments ? "identity" : k->act);
+    put_knob(&t, "LAST", k->last);
+    put_knob(&t, "RUN", k->vectors ? atto__vector_elements(k->dtype) : 1);
+    put_knob(&t, "VECTORS", k->vectors);
+    put_knob(&t, "INDEX", k->wide ? 64 : 32);
+}
+
 /* clang-format off */
 const atto__gemm_tile atto__gemm_tiles[ATTO_GEMM_TILES] = {
     /* name        m    n   k  item  slices */
@@ -615,6 +635,38 @@ static bool make_norm_columns(const int32_t *v, atto__variant *out)
     return true;
 }
 
+/* Axes: kernel, dtype, channels last, vectors, index. */
+static bool make_batch_norm(const int32_t *v, atto__variant *out)
+{
+    static const char *const kernels[] = { "atto_batch_norm_moments", "atto_batch_norm_apply",
+                                           "atto_batch_norm_sums", "atto_batch_norm_dx" };
+    const atto__batch_norm_knobs knobs = {
+        .kernel = kernels[v[0]],
+        .act = atto_activation_name((atto_activation_kind)(v[5] % ATTO_ACT_COUNT)),
+        .dtype = float_dtypes[v[1]],
+        .out = ATTO_F32,
+        .last = v[2] == 1,
+        .vectors = v[3] == 1,
+        .wide = v[4] == 1,
+    };
+    if (out) atto__batch_norm_variant(&knobs, out);
+    return true;
+}
+
+/* Axes: kernel, dtype of dw and db. */
+static bool make_batch_norm_merge(const int32_t *v, atto__variant *out)
+{
+    const atto__batch_norm_knobs knobs = {
+        .kernel = v[0] == 0 ? "atto_batch_norm_join" : "atto_batch_norm_finish",
+        .act = "identity",
+        .dtype = ATTO_F32,
+        .out = float_dtypes[v[1]],
+    };
+    if (v[0] == 1 && v[1] > 0) return false;
+    if (out) atto__batch_norm_variant(&knobs, out);
+    return true;
+}
+
 /* a, b, c of the products: operands and result of one dtype, or with an f32 result, or an f32 a,
  * which is how dz is stored. */
 static const atto_dtype gemm_dtypes[][3] = {
@@ -729,6 +781,8 @@ static const plan plans[] = {
     { "cross_entropy", 2, { 2, 2 }, make_cross_entropy_sums },
     { "layer_norm", 7, { 4, 3, 2, 2, 4, 4, 2 }, make_norm },
     { "layer_norm", 5, { 2, 3, 2, 2, 2 }, make_norm_columns },
+    { "batch_norm", 5, { 4, 3, 2, 2, 2 }, make_batch_norm },
+    { "batch_norm", 2, { 2, 3 }, make_batch_norm_merge },
     { "gemm", 7, { ATTO_GEMM_TILES, 9, 4, 4, ATTO_DROPOUT_COUNT, 2, 2 }, make_gemm_tile },
     { "gemm", 6, { 2, GEMM_SAME, 4, ATTO_DROPOUT_COUNT, 2, 2 }, make_gemm_rows },
     { "gemm", 3, { GEMM_SAME, ATTO_DROPOUT_COUNT, 2 }, make_gemm_finish },

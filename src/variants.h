@@ -105,6 +105,17 @@ typedef struct atto__norm_knobs {
 
 void atto__norm_variant(const atto__norm_knobs *knobs, atto__variant *out);
 
+/* batch_norm.cl. Work-items of a channel in the kernels that merge slabs. */
+#define ATTO_BATCH_NORM_LANES 32
+
+typedef struct atto__batch_norm_knobs {
+    const char *kernel, *act; /* "atto_batch_norm_apply", "relu" */
+    atto_dtype dtype, out;    /* out: of dw and db */
+    bool last, vectors, wide;
+} atto__batch_norm_knobs;
+
+void atto__batch_norm_variant(const atto__batch_norm_knobs *knobs, atto__variant *out);
+
 /* A tile of gemm.cl: what one work-group computes at a time. */
 typedef struct atto__gemm_tile {
     const char *name;

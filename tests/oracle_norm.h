@@ -22,4 +22,23 @@ typedef struct oracle_row_norm_answer {
 
 void oracle_row_norm_of(const oracle_row_norm *c, oracle_row_norm_answer *out);
 
+/* Batch norm of x [n, channels, size]. */
+typedef struct oracle_batch_norm {
+    int64_t n, channels, size;
+    const double *x, *w, *b, *residual, *dy;  /* w, b, residual NULL = 1, 0, 0 */
+    const double *running_mean, *running_var; /* [channels]; NULL = none */
+    atto_activation act;
+    bool training;
+    double share; /* of the batch in the running statistics */
+    double eps;
+} oracle_batch_norm;
+
+typedef struct oracle_batch_norm_answer {
+    double *mean, *rstd, *running_mean, *running_var;    /* [channels]; running ones afterwards */
+    double *y, *y_terms, *dx, *dx_terms, *dz, *dz_terms; /* like x; dz is dresidual */
+    double *dw, *dw_terms, *db, *db_terms;               /* [channels] */
+} oracle_batch_norm_answer;
+
+void oracle_batch_norm_of(const oracle_batch_norm *c, oracle_batch_norm_answer *out);
+
 #endif

@@ -116,9 +116,9 @@ static void end(norm_scene *s)
     test_tensor *tensors[] = { &s->tx,    &s->tw,  &s->tb,  &s->ty,  &s->tmean,
                                &s->trstd, &s->tdy, &s->tdx, &s->tdw, &s->tdb };
     oracle_row_norm_answer *w = &s->want;
-    double *arrays[] = { s->x,        s->w,    s->b,    s->dy,   s->old,      s->old_params,
-                         w->mean,     w->rstd, w->y,    w->dx,   w->y_terms,  w->dx_terms,
-                         w->dw,       w->db,   w->dw_terms, w->db_terms };
+    double *arrays[] = { s->x,    s->w,    s->b,        s->dy,      s->old,     s->old_params,
+                         w->mean, w->rstd, w->y,        w->dx,      w->y_terms, w->dx_terms,
+                         w->dw,   w->db,   w->dw_terms, w->db_terms };
     for (int i = 0; i < COUNT_OF(tensors); i++) test_tensor_drop(tensors[i]);
     for (int i = 0; i < COUNT_OF(arrays); i++) free(arrays[i]);
 }
@@ -292,11 +292,12 @@ static void layer_norm_of_trailing_dimensions(void **state)
 /* ---- sizes (I10) ---- */
 
 static const int64_t sizes[][2] = {
-    { 1, 1 },     { 5, 1 },     { 300, 2 },   { 2049, 3 },  { 9, 8 },    { 9, 31 },    { 9, 33 },
-    { 7, 63 },    { 7, 65 },    { 7, 127 },   { 7, 128 },   { 7, 129 },  { 19, 217 },  { 5, 255 },
-    { 5, 256 },   { 5, 257 },   { 5, 1023 },  { 5, 1024 },  { 5, 1025 }, { 33, 768 },  { 4097, 4 },
-    { 3, 4095 },  { 3, 4096 },  { 3, 4100 },  { 3, 4101 },  { 2, 8191 }, { 10, 8192 }, { 2, 8196 },
-    { 2, 16384 }, { 1, 50001 }, { 70, 4104 }, { 1030, 2052 }, { 1200, 16 }, { 600, 40 },
+    { 1, 1 },     { 5, 1 },       { 300, 2 },   { 2049, 3 }, { 9, 8 },     { 9, 31 },
+    { 9, 33 },    { 7, 63 },      { 7, 65 },    { 7, 127 },  { 7, 128 },   { 7, 129 },
+    { 19, 217 },  { 5, 255 },     { 5, 256 },   { 5, 257 },  { 5, 1023 },  { 5, 1024 },
+    { 5, 1025 },  { 33, 768 },    { 4097, 4 },  { 3, 4095 }, { 3, 4096 },  { 3, 4100 },
+    { 3, 4101 },  { 2, 8191 },    { 10, 8192 }, { 2, 8196 }, { 2, 16384 }, { 1, 50001 },
+    { 70, 4104 }, { 1030, 2052 }, { 1200, 16 }, { 600, 40 },
 };
 
 static void layer_norm_takes_any_size(void **state)
@@ -410,7 +411,8 @@ static void run_row(bool rms, atto_dtype dtype, int64_t n, const double *x, doub
 static void layer_norm_keeps_the_digits_of_a_large_mean(void **state)
 {
     (void)state;
-    const double shifts[] = { 0, 100, 1000, 10000 }, first[] = { -1.3416, -1.3415, -1.3415, -1.3313 };
+    const double shifts[] = { 0, 100, 1000, 10000 },
+                 first[] = { -1.3416, -1.3415, -1.3415, -1.3313 };
     for (int i = 0; i < 4; i++) {
         double x[16], y[16];
         for (int k = 0; k < 16; k++) x[k] = (double)(float)(shifts[i] + k * 1e-3);
@@ -563,11 +565,10 @@ static void layer_norm_repeats_bit_for_bit(void **state)
                                   atto_shape2(40, 9000) };
     for (int i = 0; i < 3; i++) {
         norm_scene s;
-        begin(&s, &(norm_case){ .shape = shapes[i],
-                                .w = ATTO_F32,
-                                .dw = ATTO_F32,
-                                .db = ATTO_F32,
-                                .seed = 1000 });
+        begin(
+            &s,
+            &(norm_case){
+                .shape = shapes[i], .w = ATTO_F32, .dw = ATTO_F32, .db = ATTO_F32, .seed = 1000 });
         build(&s);
         MUST(call(&s, false));
         const size_t all = (size_t)s.numel * 8, some = (size_t)s.cols * 8;
@@ -576,8 +577,7 @@ static void layer_norm_repeats_bit_for_bit(void **state)
         bits_of(&s, bits[0][0], bits[0][1], bits[0][2]);
         for (int run = 0; run < 20; run++) {
             bits_of(&s, bits[1][0], bits[1][1], bits[1][2]);
-            for (int k = 0; k < 3; k++)
-                assert_memory_equal(bits[0][k], bits[1][k], k ? some : all);
+            for (int k = 0; k < 3; k++) assert_memory_equal(bits[0][k], bits[1][k], k ? some : all);
         }
         for (int k = 0; k < 6; k++) free(bits[k / 3][k % 3]);
         end(&s);
@@ -790,9 +790,9 @@ static void norm_modules_refuse_what_does_not_fit(void **state)
                 "layer_norm_create|no dimension");
     EXPECT_FAIL(atto_layer_norm_create(test_dev, atto_shape1(-1), NULL, &m), ATTO_E_SHAPE,
                 "layer_norm_create");
-    EXPECT_FAIL(atto_rms_norm_create(test_dev, atto_shape1(3), &(atto_norm_options){ .eps = -2 },
-                                     &m),
-                ATTO_E_ARGUMENT, "rms_norm_create|eps is -2");
+    EXPECT_FAIL(
+        atto_rms_norm_create(test_dev, atto_shape1(3), &(atto_norm_options){ .eps = -2 }, &m),
+        ATTO_E_ARGUMENT, "rms_norm_create|eps is -2");
     EXPECT_FAIL(atto_rms_norm_create(test_dev, atto_shape1(3),
                                      &(atto_norm_options){ .reserved = { 1 } }, &m),
                 ATTO_E_ARGUMENT, "reserved");

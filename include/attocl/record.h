@@ -5,6 +5,7 @@
 #define ATTOCL_RECORD_H
 
 #include <attocl/act.h>
+#include <attocl/batch_norm.h>
 #include <attocl/cross_entropy.h>
 #include <attocl/elementwise.h>
 #include <attocl/layer_norm.h>
@@ -124,6 +125,24 @@ ATTO_API atto_var atto_layer_norm(atto_tape *tape, atto_var x, int32_t dims,
 /** RMS norm over the last dims dimensions of x: attocl/layer_norm.h. */
 ATTO_API atto_var atto_rms_norm(atto_tape *tape, atto_var x, int32_t dims,
                                 const atto_layer_norm_options *options);
+
+/** Options of atto_batch_norm; NULL pointers are what is not there. */
+typedef struct atto_batch_norm_options {
+    const atto_var *weight, *bias;              /**< [C], f32 or like x */
+    const atto_var *residual;                   /**< like x, added before act */
+    const atto_var *running_mean, *running_var; /**< [C], f32; written to in training */
+    const atto_var *batches;                    /**< [], i64; counted up in training */
+    atto_activation act;                        /**< zero = identity */
+    bool training;        /**< statistics are the batch's; else the running ones */
+    bool cumulative;      /**< running statistics are means over batches */
+    float momentum;       /**< 0 = 0.1; ATTO_ZERO = 0 */
+    float eps;            /**< 0 = 1e-5; ATTO_ZERO = 0 */
+    uint64_t reserved[4]; /**< must be 0 */
+} atto_batch_norm_options;
+
+/** Batch norm of x, [N, C] or [N, C, ...]: attocl/batch_norm.h. */
+ATTO_API atto_var atto_batch_norm(atto_tape *tape, atto_var x,
+                                  const atto_batch_norm_options *options);
 
 /** The same elements, of any dtype, with another shape: ATTO_E_SHAPE if it has not as many. Shares x's
  * memory where the strides allow that, else it is a dense copy. */

@@ -121,6 +121,8 @@
  *                ROWS: each tensor is a matrix with unit stride along its rows, its leading
  *                dimensions merged to one
  *                DENSE: each tensor is row-major without gaps
+ *                CHANNELS: the same; or, where all tensors of three or more dimensions are
+ *                channels_last without gaps, those are matrices [everything else, channels]
  *   autocast     what autocast will do to the inputs: LOW, F32, WIDEST or FLOW
  *   in_place     IN_PLACE: an output may be exactly one of the inputs; else DISTINCT
  *   random       DROPS_BY(field): draws numbers by logical element index when that probability is
@@ -139,7 +141,8 @@
     X(compare, COMPARE, BROADCAST, WIDEST, DISTINCT, FIXED,             NONE) \
     X(reduce,  REDUCE,  BROADCAST, F32,    DISTINCT, FIXED,             NONE) \
     X(layer_norm, LAYER_NORM, DENSE, F32,  DISTINCT, FIXED,             NONE) \
-    X(rms_norm, RMS_NORM, DENSE,   FLOW,   DISTINCT, FIXED,             NONE)
+    X(rms_norm, RMS_NORM, DENSE,   FLOW,   DISTINCT, FIXED,             NONE) \
+    X(batch_norm, BATCH_NORM, CHANNELS, FLOW, DISTINCT, FIXED,          NONE)
 
 /* F(field, role), beside each args struct as ATTO_<OP>_FIELDS. Roles:
  *   IN          read by forward and again by backward      must be given to both
@@ -147,6 +150,7 @@
  *   IN_NEEDED   the same                                   backward says which gradient needs it
  *   IN_FWD      read by forward only                       must be given to forward
  *   IN_FWD_OPT  the same                                   NULL = not there
+ *   STATE_OPT   read and written by forward                NULL = not there
  *   OUT         written by forward, not read again         must be given to forward
  *   SAVED       written by forward, read by backward       must be given to both
  *   SAVED_OPT   the same                                   NULL = not wanted; see its family
@@ -176,6 +180,10 @@
     F(rstd, SAVED_FWD_OPT) F(dy, DIN) F(dx, DOUT) F(dw, DOUT) F(db, DOUT)
 #define ATTO_RMS_NORM_FIELDS(F)                                                                \
     F(x, IN) F(w, IN_OPT) F(y, OUT) F(rstd, SAVED_FWD_OPT) F(dy, DIN) F(dx, DOUT) F(dw, DOUT)
+#define ATTO_BATCH_NORM_FIELDS(F)                                                              \
+    F(x, IN) F(w, IN_OPT) F(b, IN_OPT) F(residual, IN_OPT) F(running_mean, STATE_OPT)          \
+    F(running_var, STATE_OPT) F(batches, STATE_OPT) F(y, OUT) F(mean, SAVED_FWD_OPT)           \
+    F(rstd, SAVED_FWD_OPT) F(dy, DIN) F(dx, DOUT) F(dw, DOUT) F(db, DOUT) F(dresidual, DOUT)
 /* clang-format on */
 
 #endif

@@ -5,8 +5,8 @@
  *   backward   dx and work-groups' sums of dw and db in one kernel, or in two where rows do not fit into
  *              registers; then the sums of those sums
  */
-#include "launch.h"
 #include "layer_norm.h"
+#include "launch.h"
 #include "tensor.h"
 
 #define JOINED 8 /* columns of a work-group of join, as in the kernels */
@@ -148,13 +148,12 @@ static atto_status plan_gradient(atto_device *dev, const atto__row_norm *n, grad
     g->rows = atto__row_shape_of(slots, n->x->dtype, group_of(&g->k), true);
     g->wants_sums = n->dw || n->db;
     const int64_t side_by_side = g->rows.held ? group_of(&g->k) / g->rows.lanes : 1;
-    g->per_group = g->wants_sums || !g->rows.held ? rows_per_group(n->rows, side_by_side)
-                                                  : side_by_side;
+    g->per_group =
+        g->wants_sums || !g->rows.held ? rows_per_group(n->rows, side_by_side) : side_by_side;
     g->groups = (n->rows + g->per_group - 1) / g->per_group;
     if (g->wants_sums)
         ATTO_TRY(take_floats(dev, g->groups * 2 * n->cols, &g->partial_header, &g->partial));
-    if (!g->rows.held && n->dx)
-        ATTO_TRY(take_floats(dev, 2 * n->rows, &g->sums_header, &g->sums));
+    if (!g->rows.held && n->dx) ATTO_TRY(take_floats(dev, 2 * n->rows, &g->sums_header, &g->sums));
     return ATTO_OK;
 }
 

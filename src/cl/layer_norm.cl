@@ -47,9 +47,8 @@ ATTO_UNROLLED void load_params(__global const param_t *p, ulong p_at, atto_slots
 #pragma unroll
         for (uint j = 0; j < ATTO_ITEMS; j++) {
 #pragma unroll
-            for (uint k = 0; k < PARAM_PIECES; k++)
-                ATTO_PASTE(atto_unpack_, ATTO_PARAM)
-                (from[j * (ATTO_APART / PARAM_VEC) + k], v + j * ATTO_VEC + k * PARAM_VEC);
+            for (uint k = 0; k < PARAM_PIECES; k++) ATTO_PASTE(atto_unpack_, ATTO_PARAM)
+            (from[j * (ATTO_APART / PARAM_VEC) + k], v + j * ATTO_VEC + k * PARAM_VEC);
         }
         return;
     }
@@ -166,12 +165,12 @@ ATTO_UNROLLED void load_row(__global const ATTO_T *x, ulong x_at, atto_index col
     atto_load_chunk(x + x_at + start - s.first, s, ATTO_LANE() * ATTO_VEC, 0.0f, v);
 }
 
-ATTO_KERNEL void
-atto_norm_forward(__global const ATTO_T *x, const ulong x_at, __global const param_t *w,
-                  const ulong w_at, __global const param_t *b, const ulong b_at, __global ATTO_T *y,
-                  const ulong y_at, __global float *mean, const ulong mean_at, __global float *rstd,
-                  const ulong rstd_at, const ulong rows, const atto_index cols, const float eps,
-                  const uint per_group)
+ATTO_KERNEL void atto_norm_forward(__global const ATTO_T *x, const ulong x_at,
+                                   __global const param_t *w, const ulong w_at,
+                                   __global const param_t *b, const ulong b_at, __global ATTO_T *y,
+                                   const ulong y_at, __global float *mean, const ulong mean_at,
+                                   __global float *rstd, const ulong rstd_at, const ulong rows,
+                                   const atto_index cols, const float eps, const uint per_group)
 {
     __local float2 scratch[ATTO_WG];
     const size_t begin = get_group_id(0) * (size_t)per_group;
@@ -256,12 +255,12 @@ static inline row_state state_of(__global const float *mean, ulong mean_at,
     return s;
 }
 
-#define GRADIENT_PARAMETERS                                                                     \
-    __global const ATTO_T *x, const ulong x_at, __global const ATTO_T *dy, const ulong dy_at,   \
-        __global const param_t *w, const ulong w_at, __global const float *mean,                \
-        const ulong mean_at, __global const float *rstd, const ulong rstd_at,                   \
-        __global ATTO_T *dx, const ulong dx_at, __global float *partial, __global float *sums, \
-        const ulong rows, const atto_index cols, const uint per_group, const uint add_dx
+#define GRADIENT_PARAMETERS                                                                        \
+    __global const ATTO_T *x, const ulong x_at, __global const ATTO_T *dy, const ulong dy_at,      \
+        __global const param_t *w, const ulong w_at, __global const float *mean,                   \
+        const ulong mean_at, __global const float *rstd, const ulong rstd_at, __global ATTO_T *dx, \
+        const ulong dx_at, __global float *partial, __global float *sums, const ulong rows,        \
+        const atto_index cols, const uint per_group, const uint add_dx
 
 #if !defined(ATTO_ONE_KERNEL) || (ATTO_HELD && defined(ATTO_KERNEL_atto_norm_backward))
 
@@ -279,23 +278,27 @@ ATTO_UNROLLED void load_pair(__global const ATTO_T *x, __global const ATTO_T *dy
     atto_load_chunk(dy + start, sdy, at, 0.0f, vdy);
 }
 
-/* Rows side by side have sums of their own: the first of them gets all. */
-ATTO_UNROLLED float sum_rows(float v, __local float *scratch)
+/* Rows side by side have sums of their own: the first of them gets all, of one vector of columns. scratch
+ * has ATTO_VEC * ATTO_WG elements. */
+ATTO_UNROLLED void sum_rows(float *v, __local float *scratch)
 {
 #if ATTO_ROWS > 1
+    const uint item = get_local_id(0);
     barrier(CLK_LOCAL_MEM_FENCE);
-    scratch[get_local_id(0)] = v;
+#pragma unroll
+    for (uint k = 0; k < ATTO_VEC; k++) scratch[k * ATTO_WG + item] = v[k];
     barrier(CLK_LOCAL_MEM_FENCE);
-    v = scratch[ATTO_LANE()];
-    for (uint r = 1; r < ATTO_ROWS; r++) v += scratch[ATTO_LANE() + r * ATTO_LANES];
+    for (uint r = 1; item < ATTO_LANES && r < ATTO_ROWS; r++) {
+#pragma unroll
+        for (uint k = 0; k < ATTO_VEC; k++) v[k] += scratch[k * ATTO_WG + item + r * ATTO_LANES];
+    }
 #endif
-    return v;
 }
 
 /* partial NULL: no sums are wanted; dx NULL likewise. */
 ATTO_KERNEL void atto_norm_backward(GRADIENT_PARAMETERS)
 {
-    __local float2 scratch[ATTO_WG];
+    __local float2 scratch[ATTO_VEC / 2 * ATTO_WG]; /* or twice as many floats */
     const atto_slots sx = same_slots(x_at, cols);
     const atto_slots sdy = same_slots_like(sx, dy_at), sdx = same_slots_like(sx, dx_at);
     const atto_index at = ATTO_LANE() * ATTO_VEC;
@@ -353,13 +356,19 @@ ATTO_KERNEL void atto_norm_backward(GRADIENT_PARAMETERS)
     if (!partial) return;
     partial += get_group_id(0) * 2 * (size_t)cols;
 #pragma unroll
-    for (uint i = 0; i < ATTO_CHUNK; i++) {
-        const atto_index slot = ATTO_SLOT_OF(at, i);
-        const float all_dw = sum_rows(dw[i], (__local float *)scratch);
-        const float all_db = ATTO_CENTRED ? sum_rows(db[i], (__local float *)scratch) : 0.0f;
-        if (get_local_id(0) >= ATTO_LANES || !ATTO_IS_SLOT(sx, slot)) continue;
-        partial[slot - sx.first] = all_dw;
-        partial[cols + (slot - sx.first)] = all_db;
+    for (uint j = 0; j < ATTO_ITEMS; j++) {
+        sum_rows(dw + j * ATTO_VEC, (__local float *)scratch);
+#if ATTO_CENTRED
+        sum_rows(db + j * ATTO_VEC, (__local float *)scratch);
+#endif
+#pragma unroll
+        for (uint k = 0; k < ATTO_VEC; k++) {
+            const atto_index slot = at + j * ATTO_APART + k;
+            if (get_local_id(0) < ATTO_LANES && ATTO_IS_SLOT(sx, slot)) {
+                partial[slot - sx.first] = dw[j * ATTO_VEC + k];
+                partial[cols + (slot - sx.first)] = db[j * ATTO_VEC + k];
+            }
+        }
     }
 }
 #endif
@@ -389,7 +398,8 @@ ATTO_KERNEL void atto_norm_sums(GRADIENT_PARAMETERS)
         for (uint i = 0; i < ATTO_CHUNK; i++) {
             const float g = vdy[i] * scale[i];
             const float n = (vx[i] - r.mean) * r.rstd;
-            sum += ATTO_IS_SLOT(sx, ATTO_SLOT_OF(at, i)) ? (float2)(g, g * n) : (float2)(0.0f, 0.0f);
+            sum +=
+                ATTO_IS_SLOT(sx, ATTO_SLOT_OF(at, i)) ? (float2)(g, g * n) : (float2)(0.0f, 0.0f);
         }
     }
     sum = atto_row_sum2(sum, scratch) / (float)cols;
