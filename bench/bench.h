@@ -79,11 +79,11 @@ typedef struct bench_row {
 } bench_row;
 
 /* X(name): bench_<name>.c defines bench_<name>_rows and bench_<name>_row_count. */
-#define BENCH_TABLES(X)                                                                  \
-    X(act)                                                                               \
-    X(dropout)                                                                           \
-    X(linear) X(cross_entropy) X(elementwise) X(reduce) X(optim) X(tensor) X(layer_norm) \
-        X(batch_norm)
+#define BENCH_TABLES(X) \
+    X(act)              \
+    X(dropout)          \
+    X(linear)           \
+    X(cross_entropy) X(elementwise) X(reduce) X(optim) X(tensor) X(layer_norm) X(batch_norm)
 
 #define X(name)                                   \
     extern const bench_row bench_##name##_rows[]; \

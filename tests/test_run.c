@@ -604,7 +604,8 @@ static void overlap_each_output(const op_row *op, direction d)
     for (int out = 0; out < op->field_count; out++)
         for (int other = 0; other < op->field_count; other++) {
             if (!writes(&s, out) || other == out || use_of(&s, other) == UNUSED) continue;
-            if (atto_dtype_size(s.views[out].dtype) != atto_dtype_size(s.views[other].dtype)) continue;
+            if (atto_dtype_size(s.views[out].dtype) != atto_dtype_size(s.views[other].dtype))
+                continue;
             atto_tensor room;
             const int64_t n = s.tensors[other].numel;
             MUST(atto_tensor_alloc(test_dev, ATTO_I64, atto_shape1(n + s.tensors[out].numel),

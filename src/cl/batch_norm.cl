@@ -100,8 +100,7 @@ ATTO_UNROLLED void fold_lanes(float *v, place p, __local float *scratch)
         barrier(CLK_LOCAL_MEM_FENCE);
 #pragma unroll
         for (uint k = 0; k < RESULTS; k++)
-            if (p.lane < half_lanes)
-                v[k] += scratch[k * ATTO_WG + item + half_lanes * p.columns];
+            if (p.lane < half_lanes) v[k] += scratch[k * ATTO_WG + item + half_lanes * p.columns];
     }
     barrier(CLK_LOCAL_MEM_FENCE);
 #pragma unroll
@@ -125,6 +124,8 @@ static inline void put_partial(__global float *partial, place p, atto_index chan
 /* ---- forward ---- */
 
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_batch_norm_moments)
+#define MOMENT_UNITS 4 /* of one tensor there is room for more */
+
 /* Source of the merging: Chan, Golub, LeVeque 1979. */
 ATTO_KERNEL void atto_batch_norm_moments(__global const ATTO_T *x, const ulong x_at,
                                          __global float *partial, PLACE_PARAMETERS)
@@ -135,11 +136,11 @@ ATTO_KERNEL void atto_batch_norm_moments(__global const ATTO_T *x, const ulong x
 #pragma unroll
     for (uint k = 0; k < RESULTS; k++) mean[k] = squares[k] = 0.0f;
     x += x_at;
-    for (atto_index f = p.first + p.lane; p.exists && f < p.end; f += UNITS * p.lanes) {
-        float v[UNITS][ATTO_RUN], sum[RESULTS], about[RESULTS];
+    for (atto_index f = p.first + p.lane; p.exists && f < p.end; f += MOMENT_UNITS * p.lanes) {
+        float v[MOMENT_UNITS][ATTO_RUN], sum[RESULTS], about[RESULTS];
         float count = 0.0f;
 #pragma unroll
-        for (uint j = 0; j < UNITS; j++) {
+        for (uint j = 0; j < MOMENT_UNITS; j++) {
             const bool is_unit = f + j * p.lanes < p.end;
             atto_load_run(x, ELEMENT(is_unit ? f + j * p.lanes : f), 1, ATTO_RUN, v[j]);
             count += is_unit ? (ATTO_LAST ? 1.0f : (float)ATTO_RUN) : 0.0f;
@@ -147,15 +148,16 @@ ATTO_KERNEL void atto_batch_norm_moments(__global const ATTO_T *x, const ulong x
 #pragma unroll
         for (uint k = 0; k < RESULTS; k++) sum[k] = about[k] = 0.0f;
 #pragma unroll
-        for (uint j = 0; j < UNITS; j++) {
+        for (uint j = 0; j < MOMENT_UNITS; j++) {
 #pragma unroll
             for (uint k = 0; k < ATTO_RUN; k++)
                 sum[RESULT(k)] += f + j * p.lanes < p.end ? v[j][k] : 0.0f;
         }
+        const float each = 1.0f / count; /* exact for a power of two */
 #pragma unroll
-        for (uint k = 0; k < RESULTS; k++) sum[k] /= count;
+        for (uint k = 0; k < RESULTS; k++) sum[k] *= each;
 #pragma unroll
-        for (uint j = 0; j < UNITS; j++) {
+        for (uint j = 0; j < MOMENT_UNITS; j++) {
 #pragma unroll
             for (uint k = 0; k < ATTO_RUN; k++) {
                 const float d = f + j * p.lanes < p.end ? v[j][k] - sum[RESULT(k)] : 0.0f;
