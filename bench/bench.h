@@ -85,7 +85,8 @@ typedef struct bench_row {
     X(dropout)          \
     X(linear)           \
     X(cross_entropy)    \
-    X(elementwise) X(reduce) X(softmax) X(glu) X(optim) X(tensor) X(loss) X(nll_loss)
+    X(elementwise)      \
+    X(reduce) X(softmax) X(glu) X(optim) X(tensor) X(loss) X(nll_loss) X(layer_norm) X(batch_norm)
 
 #define X(name)                                   \
     extern const bench_row bench_##name##_rows[]; \

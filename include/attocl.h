@@ -10,10 +10,12 @@
 #include <attocl/tensor.h>
 
 #include <attocl/act.h>
+#include <attocl/batch_norm.h>
 #include <attocl/cross_entropy.h>
 #include <attocl/dropout.h>
 #include <attocl/elementwise.h>
 #include <attocl/glu.h>
+#include <attocl/layer_norm.h>
 #include <attocl/linear.h>
 #include <attocl/loss.h>
 #include <attocl/nll_loss.h>

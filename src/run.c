@@ -25,17 +25,19 @@ ATTO_OP_TABLE(X)
 #undef X
 
 /* A field's row: only gradients of inputs have a bool add_<field> beside them. */
-#define ADD_IN(type, field)           0
-#define ADD_IN_OPT(type, field)       0
-#define ADD_IN_NEEDED(type, field)    0
-#define ADD_IN_FWD(type, field)       0
-#define ADD_IN_FWD_OPT(type, field)   0
-#define ADD_OUT(type, field)          0
-#define ADD_SAVED(type, field)        0
-#define ADD_SAVED_OPT(type, field)    0
-#define ADD_SAVED_NEEDED(type, field) 0
-#define ADD_DIN(type, field)          0
-#define ADD_DOUT(type, field)         offsetof(type, add_##field)
+#define ADD_IN(type, field)            0
+#define ADD_IN_OPT(type, field)        0
+#define ADD_IN_NEEDED(type, field)     0
+#define ADD_IN_FWD(type, field)        0
+#define ADD_IN_FWD_OPT(type, field)    0
+#define ADD_STATE_OPT(type, field)     0
+#define ADD_OUT(type, field)           0
+#define ADD_SAVED(type, field)         0
+#define ADD_SAVED_OPT(type, field)     0
+#define ADD_SAVED_NEEDED(type, field)  0
+#define ADD_SAVED_FWD_OPT(type, field) 0
+#define ADD_DIN(type, field)           0
+#define ADD_DOUT(type, field)          offsetof(type, add_##field)
 
 /* Whether a call draws random numbers: what the table's column random becomes. */
 #define DRAWS_DROPS_BY(field) (((const args *)given)->field > 0.0f)
@@ -73,6 +75,7 @@ ATTO_OP_TABLE(X)
 #define BROADCAST_BROADCAST(op)   &atto__##op##_broadcast
 #define BROADCAST_ROWS(op)        NULL
 #define BROADCAST_DENSE(op)       NULL
+#define BROADCAST_CHANNELS(op)    NULL
 static const atto__op_info ops[] = {
 #define X(op, OP, shape_rule, autocast, in_place, random, data_errors)                                 \
     { { #op "_forward", #op "_backward" }, sizeof(struct atto_##op##_args), offsetof(struct atto_##op##_args, reserved),           \
@@ -292,12 +295,54 @@ static atto_status merge_rows(call *c)
     return ATTO_OK;
 }
 
+static atto_status make_one_dense(call *c, atto__operand *o)
+{
+    if (atto_tensor_numel(o->given) == 0 || atto__view_dense(o->given)) return ATTO_OK;
+    return atto__operand_pack(&c->operands, o);
+}
+
 static atto_status make_dense(call *c)
 {
+    for (int32_t i = 0; i < c->operands.count; i++)
+        ATTO_TRY(make_one_dense(c, &c->operands.list[i]));
+    return ATTO_OK;
+}
+
+/* Dimension 1 last, no gaps. */
+static bool is_channels_last(const atto_tensor *t)
+{
+    atto_tensor moved = *t;
+    for (int32_t d = 1; d < t->rank; d++) {
+        const int32_t from = d == t->rank - 1 ? 1 : d + 1;
+        moved.shape[d] = t->shape[from];
+        moved.stride[d] = t->stride[from];
+    }
+    return atto__view_dense(&moved);
+}
+
+/* The same elements as [everything else, channels]. */
+static void view_channels_last(atto_tensor *t)
+{
+    const int64_t channels = t->shape[1], numel = atto_tensor_numel(t);
+    const atto_shape shape = atto_shape2(channels > 0 ? numel / channels : 0, channels);
+    *t = atto_tensor_of(t->buffer, t->dtype, shape, t->offset);
+}
+
+static atto_status merge_channels(call *c)
+{
+    bool dense = true, last = true;
     for (int32_t i = 0; i < c->operands.count; i++) {
         const atto_tensor *given = c->operands.list[i].given;
-        if (atto_tensor_numel(given) > 0 && !atto__view_dense(given))
-            ATTO_TRY(atto__operand_pack(&c->operands, &c->operands.list[i]));
+        if (given->rank < 3 || atto_tensor_numel(given) == 0) continue;
+        dense = dense && atto__view_dense(given);
+        last = last && is_channels_last(given);
+    }
+    for (int32_t i = 0; i < c->operands.count; i++) {
+        atto__operand *o = &c->operands.list[i];
+        if (!dense && last && o->given->rank >= 3)
+            view_channels_last(&o->view);
+        else
+            ATTO_TRY(make_one_dense(c, o));
     }
     return ATTO_OK;
 }
@@ -312,6 +357,8 @@ static atto_status canonicalise(call *c, atto__layout *merged)
         return merge_expanded(c, merged);
     case ATTO_LAYOUT_ROWS:
         return merge_rows(c);
+    case ATTO_LAYOUT_CHANNELS:
+        return merge_channels(c);
     case ATTO_LAYOUT_DENSE:
         break;
     }

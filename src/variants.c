@@ -209,6 +209,61 @@ void atto__cross_entropy_variant(const atto__cross_entropy_knobs *k, atto__varia
     put_knob(&t, "INDEX", k->wide ? 64 : 32);
 }
 
+/* Elements that a lane holds: one array of them, or one of five. */
+#define ROW_HELD      32
+#define ROW_HELD_MANY 16
+
+/* As few work-items as can hold the row with half of that each, else all with all of it. Where even
+ * that is not enough, chunks of half. */
+atto__row_shape atto__row_shape_of(int64_t slots, atto_dtype dtype, int32_t group, bool many)
+{
+    const int64_t vector = atto__vector_elements(dtype), vectors = (slots + vector - 1) / vector;
+    const int32_t most = (many ? ROW_HELD_MANY : ROW_HELD) / (int32_t)vector;
+    atto__row_shape shape = { 1, most > 1 ? most / 2 : 1, true };
+    while (shape.lanes < group && (int64_t)shape.lanes * shape.items < vectors) shape.lanes *= 2;
+    if ((int64_t)shape.lanes * shape.items >= vectors) {
+        while (shape.items > 1 && (int64_t)shape.lanes * (shape.items / 2) >= vectors)
+            shape.items /= 2;
+    } else if ((int64_t)shape.lanes * most >= vectors) {
+        shape.items = most;
+    } else {
+        shape.held = false;
+    }
+    return shape;
+}
+
+void atto__norm_variant(const atto__norm_knobs *k, atto__variant *out)
+{
+    text t = begin(out, "layer_norm.cl", k->kernel, "");
+    put_value(&t, "DTYPE", atto_dtype_name(k->dtype));
+    put_value(&t, "PARAM", atto_dtype_name(k->param));
+    put_knob(&t, "CENTRED", k->centred);
+    put_knob(&t, "LANES", k->rows.lanes);
+    put_knob(&t, "ITEMS", k->rows.items);
+    put_knob(&t, "HELD", k->rows.held);
+    put_knob(&t, "INDEX", k->wide ? 64 : 32);
+}
+
+/* The kernels that merge slabs know neither x nor the activation. */
+void atto__batch_norm_variant(const atto__batch_norm_knobs *k, atto__variant *out)
+{
+    const bool joins = strcmp(k->kernel, "atto_batch_norm_join") == 0;
+    const bool merges = joins || strcmp(k->kernel, "atto_batch_norm_finish") == 0;
+    const bool moments = strcmp(k->kernel, "atto_batch_norm_moments") == 0;
+    text t = begin(out, "batch_norm.cl", k->kernel, "");
+    if (merges) {
+        put_value(&t, "OUT", atto_dtype_name(joins ? k->out : ATTO_F32));
+        put_knob(&t, "LANES", ATTO_BATCH_NORM_LANES);
+        return;
+    }
+    put_value(&t, "DTYPE", atto_dtype_name(k->dtype));
+    put_act(&t, moments ? "identity" : k->act);
+    put_knob(&t, "LAST", k->last);
+    put_knob(&t, "RUN", k->vectors ? atto__vector_elements(k->dtype) : 1);
+    put_knob(&t, "VECTORS", k->vectors);
+    put_knob(&t, "INDEX", k->wide ? 64 : 32);
+}
+
 /* clang-format off */
 const atto__gemm_tile atto__gemm_tiles[ATTO_GEMM_TILES] = {
     /* name        m    n   k  item  slices */
@@ -674,6 +729,79 @@ static bool make_cross_entropy_sums(const int32_t *v, atto__variant *out)
     return true;
 }
 
+/* Axes: kernel, dtype, parameters in f32, centred, lanes, items, index. Rows that are not held have half
+ * of the items, and backward two kernels. */
+static bool make_norm(const int32_t *v, atto__variant *out)
+{
+    static const char *const kernels[] = { "atto_norm_forward", "atto_norm_forward",
+                                           "atto_norm_backward", "atto_norm_sums" };
+    static const int32_t lanes[] = { 1, 8, 64, 256 };
+    const bool held = v[0] % 2 == 0, many = v[0] >= 2;
+    const int32_t items = 1 << v[5], vector = atto__vector_elements(float_dtypes[v[1]]);
+    const int32_t most = (many ? ROW_HELD_MANY : ROW_HELD) / vector;
+    const atto__norm_knobs knobs = {
+        .kernel = kernels[v[0]],
+        .dtype = float_dtypes[v[1]],
+        .param = v[2] == 1 ? ATTO_F32 : float_dtypes[v[1]],
+        .centred = v[3] == 1,
+        .rows = { lanes[v[4]], items, held },
+        .wide = v[6] == 1,
+    };
+    if (items > most || (v[2] == 1 && v[1] == 0)) return false;
+    if (!held && (v[4] != 3 || items != (most > 1 ? most / 2 : 1))) return false;
+    if (out) atto__norm_variant(&knobs, out);
+    return true;
+}
+
+/* Axes: kernel, dtype, parameters in f32, centred, index. */
+static bool make_norm_columns(const int32_t *v, atto__variant *out)
+{
+    const atto__norm_knobs knobs = {
+        .kernel = v[0] == 0 ? "atto_norm_columns" : "atto_norm_join",
+        .dtype = v[0] == 0 ? float_dtypes[v[1]] : ATTO_F32,
+        .param = v[0] == 0 && v[2] == 1 ? ATTO_F32 : float_dtypes[v[1]],
+        .centred = v[3] == 1,
+        .rows = { 256, 1, false },
+        .wide = v[4] == 1,
+    };
+    if (v[2] == 1 && (v[0] == 1 || v[1] == 0)) return false;
+    if (v[0] == 1 && v[3] == 0) return false;
+    if (out) atto__norm_variant(&knobs, out);
+    return true;
+}
+
+/* Axes: kernel, dtype, channels last, vectors, index. */
+static bool make_batch_norm(const int32_t *v, atto__variant *out)
+{
+    static const char *const kernels[] = { "atto_batch_norm_moments", "atto_batch_norm_apply",
+                                           "atto_batch_norm_sums", "atto_batch_norm_dx" };
+    const atto__batch_norm_knobs knobs = {
+        .kernel = kernels[v[0]],
+        .act = atto_activation_name((atto_activation_kind)(v[5] % ATTO_ACT_COUNT)),
+        .dtype = float_dtypes[v[1]],
+        .out = ATTO_F32,
+        .last = v[2] == 1,
+        .vectors = v[3] == 1,
+        .wide = v[4] == 1,
+    };
+    if (out) atto__batch_norm_variant(&knobs, out);
+    return true;
+}
+
+/* Axes: kernel, dtype of dw and db. */
+static bool make_batch_norm_merge(const int32_t *v, atto__variant *out)
+{
+    const atto__batch_norm_knobs knobs = {
+        .kernel = v[0] == 0 ? "atto_batch_norm_join" : "atto_batch_norm_finish",
+        .act = "identity",
+        .dtype = ATTO_F32,
+        .out = float_dtypes[v[1]],
+    };
+    if (v[0] == 1 && v[1] > 0) return false;
+    if (out) atto__batch_norm_variant(&knobs, out);
+    return true;
+}
+
 /* a, b, c of the products: operands and result of one dtype, or with an f32 result, or an f32 a,
  * which is how dz is stored. */
 static const atto_dtype gemm_dtypes[][3] = {
@@ -905,6 +1033,10 @@ static const plan plans[] = {
     { "tensor", 3, { 3, ATTO_FORM_COUNT, 2 }, make_fill },
     { "cross_entropy", 6, { 2, 3, 4, ATTO_LANES_COUNT, 2, 2 }, make_cross_entropy },
     { "cross_entropy", 2, { 2, 2 }, make_cross_entropy_sums },
+    { "layer_norm", 7, { 4, 3, 2, 2, 4, 4, 2 }, make_norm },
+    { "layer_norm", 5, { 2, 3, 2, 2, 2 }, make_norm_columns },
+    { "batch_norm", 5, { 4, 3, 2, 2, 2 }, make_batch_norm },
+    { "batch_norm", 2, { 2, 3 }, make_batch_norm_merge },
     { "gemm", 7, { ATTO_GEMM_TILES, 9, 4, 4, ATTO_DROPOUT_COUNT, 2, 2 }, make_gemm_tile },
     { "gemm", 6, { 2, GEMM_SAME, 4, ATTO_DROPOUT_COUNT, 2, 2 }, make_gemm_rows },
     { "gemm", 3, { GEMM_SAME, ATTO_DROPOUT_COUNT, 2 }, make_gemm_finish },

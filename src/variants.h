@@ -97,6 +97,38 @@ typedef struct atto__cross_entropy_knobs {
 
 void atto__cross_entropy_variant(const atto__cross_entropy_knobs *knobs, atto__variant *out);
 
+/* layer_norm.cl: how the work-items of a work-group share out rows. */
+typedef struct atto__row_shape {
+    int32_t lanes; /* work-items of a row, a power of two */
+    int32_t items; /* 16-byte vectors that a lane has at a time */
+    bool held;     /* which is all it has */
+} atto__row_shape;
+
+/* For rows of so many slots (elements, and what is empty in front of them) on work-groups of group
+ * work-items. many: registers are needed for several arrays of a lane's elements. */
+atto__row_shape atto__row_shape_of(int64_t slots, atto_dtype dtype, int32_t group, bool many);
+
+typedef struct atto__norm_knobs {
+    const char *kernel; /* "atto_norm_forward" */
+    atto_dtype dtype, param;
+    bool centred;
+    atto__row_shape rows;
+    bool wide;
+} atto__norm_knobs;
+
+void atto__norm_variant(const atto__norm_knobs *knobs, atto__variant *out);
+
+/* batch_norm.cl. Work-items of a channel in the kernels that merge slabs. */
+#define ATTO_BATCH_NORM_LANES 32
+
+typedef struct atto__batch_norm_knobs {
+    const char *kernel, *act; /* "atto_batch_norm_apply", "relu" */
+    atto_dtype dtype, out;    /* out: of dw and db */
+    bool last, vectors, wide;
+} atto__batch_norm_knobs;
+
+void atto__batch_norm_variant(const atto__batch_norm_knobs *knobs, atto__variant *out);
+
 /* A tile of gemm.cl: what one work-group computes at a time. */
 typedef struct atto__gemm_tile {
     const char *name;

@@ -7,6 +7,7 @@
 
 #include "atto_test.h"
 #include "oracle_loss.h"
+#include "oracle_norm.h"
 
 static void oracle_has_a_row_for_every_activation(void **state)
 {
@@ -495,12 +496,166 @@ static void oracle_loss_gradients_match_differences(void **state)
     }
 }
 
+/* ---- layer norm, RMS norm ---- */
+
+enum { NORM_ROWS = 3, NORM_COLS = 5, NORM_N = NORM_ROWS * NORM_COLS };
+
+static double norm_numbers[10][NORM_N];
+
+static oracle_row_norm_answer norm_ask(const oracle_row_norm *c)
+{
+    double(*n)[NORM_N] = norm_numbers;
+    oracle_row_norm_answer answer = { .mean = n[0],
+                                      .rstd = n[1],
+                                      .y = n[2],
+                                      .y_terms = n[3],
+                                      .dx = n[4],
+                                      .dx_terms = n[5],
+                                      .dw = n[6],
+                                      .dw_terms = n[7],
+                                      .db = n[8],
+                                      .db_terms = n[9] };
+    oracle_row_norm_of(c, &answer);
+    return answer;
+}
+
+static double norm_value(const oracle_row_norm *c)
+{
+    const oracle_row_norm_answer a = norm_ask(c);
+    double sum = 0.0;
+    for (int i = 0; i < NORM_N; i++) sum += a.y[i] * c->dy[i];
+    return sum;
+}
+
+/* With eps = 1/4, rstd is at most 2: third derivatives of y stay below 100 rstd^3 = 800, w, dy below 2,
+ * five elements; and rounding of a sum below 100. */
+static void check_norm_slope(const oracle_row_norm *c, double *value, double wanted)
+{
+    const double h = cbrt(DBL_EPSILON), middle = *value;
+    *value = middle + h;
+    const double up = norm_value(c);
+    *value = middle - h;
+    const double down = norm_value(c);
+    *value = middle;
+    const double allowed = h * h * 16000.0 / 6.0 + 100.0 * DBL_EPSILON / h;
+    if (!(fabs((up - down) / (2.0 * h) - wanted) <= allowed))
+        fail_msg("layer_norm: derivative %.17g, central difference %.17g, allowed +-%.3g", wanted,
+                 (up - down) / (2.0 * h), allowed);
+}
+
+static void oracle_norm_gradients_match_differences(void **state)
+{
+    (void)state;
+    double x[NORM_N], dy[NORM_N], w[NORM_COLS], b[NORM_COLS];
+    double dx[NORM_N], dw[NORM_COLS], db[NORM_COLS];
+    for (int bits = 0; bits < 8; bits++) {
+        const uint64_t seed = 6000 + (uint64_t)bits;
+        test_uniform(seed, -2.0, 2.0, ATTO_F32, x, NORM_N);
+        test_uniform(seed + 100, -2.0, 2.0, ATTO_F32, dy, NORM_N);
+        test_uniform(seed + 200, -2.0, 2.0, ATTO_F32, w, NORM_COLS);
+        test_uniform(seed + 300, -2.0, 2.0, ATTO_F32, b, NORM_COLS);
+        const oracle_row_norm c = { .rows = NORM_ROWS,
+                                    .cols = NORM_COLS,
+                                    .centred = bits & 1,
+                                    .eps = 0.25,
+                                    .x = x,
+                                    .w = bits & 2 ? w : NULL,
+                                    .b = bits & 4 ? b : NULL,
+                                    .dy = dy };
+        const oracle_row_norm_answer a = norm_ask(&c);
+        memcpy(dx, a.dx, sizeof dx);
+        memcpy(dw, a.dw, sizeof dw);
+        memcpy(db, a.db, sizeof db);
+        for (int i = 0; i < NORM_N; i++) check_norm_slope(&c, &x[i], dx[i]);
+        for (int i = 0; c.w && i < NORM_COLS; i++) check_norm_slope(&c, &w[i], dw[i]);
+        for (int i = 0; c.b && i < NORM_COLS; i++) check_norm_slope(&c, &b[i], db[i]);
+    }
+}
+
+/* ---- batch norm ---- */
+
+enum { BN_N = 3, BN_CHANNELS = 2, BN_SIZE = 2, BN_NUMEL = BN_N * BN_CHANNELS * BN_SIZE };
+
+static double bn_numbers[14][BN_NUMEL];
+
+static oracle_batch_norm_answer bn_ask(const oracle_batch_norm *c)
+{
+    double(*n)[BN_NUMEL] = bn_numbers;
+    oracle_batch_norm_answer answer = { n[0], n[1], n[2], n[3],  n[4],  n[5],  n[6],
+                                        n[7], n[8], n[9], n[10], n[11], n[12], n[13] };
+    oracle_batch_norm_of(c, &answer);
+    return answer;
+}
+
+static double bn_value(const oracle_batch_norm *c)
+{
+    const oracle_batch_norm_answer a = bn_ask(c);
+    double sum = 0.0;
+    for (int i = 0; i < BN_NUMEL; i++) sum += a.y[i] * c->dy[i];
+    return sum;
+}
+
+/* As for rows: six values in a channel, and gelu, whose derivatives stay below 3. */
+static void check_bn_slope(const oracle_batch_norm *c, double *value, double wanted)
+{
+    const double h = cbrt(DBL_EPSILON), middle = *value;
+    *value = middle + h;
+    const double up = bn_value(c);
+    *value = middle - h;
+    const double down = bn_value(c);
+    *value = middle;
+    const double allowed = h * h * 60000.0 / 6.0 + 100.0 * DBL_EPSILON / h;
+    if (!(fabs((up - down) / (2.0 * h) - wanted) <= allowed))
+        fail_msg("batch_norm: derivative %.17g, central difference %.17g, allowed +-%.3g", wanted,
+                 (up - down) / (2.0 * h), allowed);
+}
+
+static void oracle_batch_norm_gradients_match_differences(void **state)
+{
+    (void)state;
+    double x[BN_NUMEL], dy[BN_NUMEL], residual[BN_NUMEL], w[BN_CHANNELS], b[BN_CHANNELS];
+    double dx[BN_NUMEL], dz[BN_NUMEL], dw[BN_CHANNELS], db[BN_CHANNELS];
+    const double mean[BN_CHANNELS] = { 0.5, -1.0 }, var[BN_CHANNELS] = { 1.0, 2.0 };
+    for (int bits = 0; bits < 32; bits++) {
+        const uint64_t seed = 7000 + (uint64_t)bits;
+        test_uniform(seed, -2.0, 2.0, ATTO_F32, x, BN_NUMEL);
+        test_uniform(seed + 100, -2.0, 2.0, ATTO_F32, dy, BN_NUMEL);
+        test_uniform(seed + 200, -2.0, 2.0, ATTO_F32, residual, BN_NUMEL);
+        test_uniform(seed + 300, -2.0, 2.0, ATTO_F32, w, BN_CHANNELS);
+        test_uniform(seed + 400, -2.0, 2.0, ATTO_F32, b, BN_CHANNELS);
+        const oracle_batch_norm c = { .n = BN_N,
+                                      .channels = BN_CHANNELS,
+                                      .size = BN_SIZE,
+                                      .x = x,
+                                      .w = bits & 1 ? w : NULL,
+                                      .b = bits & 2 ? b : NULL,
+                                      .residual = bits & 4 ? residual : NULL,
+                                      .dy = dy,
+                                      .running_mean = mean,
+                                      .running_var = var,
+                                      .act = bits & 8 ? atto_gelu() : atto_identity(),
+                                      .training = bits & 16,
+                                      .eps = 0.25 };
+        const oracle_batch_norm_answer a = bn_ask(&c);
+        memcpy(dx, a.dx, sizeof dx);
+        memcpy(dz, a.dz, sizeof dz);
+        memcpy(dw, a.dw, sizeof dw);
+        memcpy(db, a.db, sizeof db);
+        for (int i = 0; i < BN_NUMEL; i++) check_bn_slope(&c, &x[i], dx[i]);
+        for (int i = 0; c.residual && i < BN_NUMEL; i++) check_bn_slope(&c, &residual[i], dz[i]);
+        for (int i = 0; c.w && i < BN_CHANNELS; i++) check_bn_slope(&c, &w[i], dw[i]);
+        for (int i = 0; c.b && i < BN_CHANNELS; i++) check_bn_slope(&c, &b[i], db[i]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(oracle_softmax_gradients_match_differences),
         cmocka_unit_test(oracle_glu_gradients_match_differences),
         cmocka_unit_test(oracle_loss_gradients_match_differences),
+        cmocka_unit_test(oracle_batch_norm_gradients_match_differences),
+        cmocka_unit_test(oracle_norm_gradients_match_differences),
         cmocka_unit_test(oracle_cross_entropy_gradients_match_differences),
         cmocka_unit_test(oracle_has_a_row_for_every_activation),
         cmocka_unit_test(oracle_derivatives_match_differences),

@@ -24,6 +24,12 @@ static const struct {
      * keep and spread 3, products 2; grad: exp 6 and its argument 2, log 6, division 5, target 4,
      * products and difference 3. */
     { "cross_entropy", 20, 26 },
+    /* Beside the summands, which the caller counts. y: the mean's quotient 5, differences 2, rstd 4 and
+     * half of the variance's quotient and sum 6, products 2, sum 1. Gradients: the same for n 18, two
+     * means 5 each, products 4, differences 2. */
+    { "layer_norm", 20, 36 },
+    /* The same with an activation of up to 31 roundings behind it, and twice before a sum. */
+    { "batch_norm", 52, 100 },
     { "neg", 0, 0 },
     { "abs", 0, 0 }, /* dy times 1, -1 or 0 */
     { "exp", 6, 7 },

@@ -14,7 +14,10 @@ typedef enum check_family {
     CHECK_LINEAR,        /* atto_linear_*, through check_linear */
     CHECK_CROSS_ENTROPY, /* nothing of the op below counts */
     CHECK_SOFTMAX,       /* atto_softmax_*, through check_rows */
-    CHECK_GLU            /* atto_glu_*, likewise */
+    CHECK_GLU,           /* atto_glu_*, likewise */
+    CHECK_LAYER_NORM,    /* atto_layer_norm_*, through check_norm; and so the next two */
+    CHECK_RMS_NORM,
+    CHECK_BATCH_NORM
 } check_family;
 
 /* One op as selftest runs it: an activation, dropout, or both, perhaps behind a product; a unary or
@@ -47,6 +50,10 @@ atto_status check_cross_entropy(atto_device *dev, atto_device *reference, bool b
 
 /* The same of softmax and gated linear units; check_softmax.c. */
 atto_status check_rows(atto_device *dev, atto_device *reference, const check_op *op, bool backward,
+                       atto_dtype dtype, double *ratio);
+
+/* A normalisation of some shapes likewise. */
+atto_status check_norm(atto_device *dev, atto_device *reference, check_family family, bool backward,
                        atto_dtype dtype, double *ratio);
 
 /* The worst element of a comparison: error / tolerance, at most 1 when all is well. */

@@ -80,6 +80,9 @@ static const check_op ops[] = {
 #undef X
     { "glu",          { ATTO_ACT_SIGMOID,  0.0f, 0.0f }, 0.0f, CHECK_GLU,    0 },
     { "glu+silu",     { ATTO_ACT_SILU,     0.0f, 0.0f }, 0.0f, CHECK_GLU,    0 },
+    { "layer_norm",   { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_LAYER_NORM, 0 },
+    { "rms_norm",     { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_RMS_NORM, 0 },
+    { "batch_norm",   { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_BATCH_NORM, 0 },
 };
 /* clang-format on */
 
@@ -242,6 +245,12 @@ static double run_cell(selftest *s, const check_op *op, bool backward, atto_dtyp
     }
     if (op->family == CHECK_SOFTMAX || op->family == CHECK_GLU) {
         const atto_status status = check_rows(s->dev, s->reference, op, backward, dtype, &ratio);
+        if (status != ATTO_OK) tool_fail(op->name, status);
+        return ratio;
+    }
+    if (op->family >= CHECK_LAYER_NORM) {
+        const atto_status status =
+            check_norm(s->dev, s->reference, op->family, backward, dtype, &ratio);
         if (status != ATTO_OK) tool_fail(op->name, status);
         return ratio;
     }

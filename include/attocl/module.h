@@ -60,6 +60,14 @@ ATTO_API atto_status atto_module_param(atto_module *m, const char *name, atto_dt
 /** The same parameter under a second name or in a second module: tied weights. */
 ATTO_API atto_status atto_module_share(atto_module *m, const char *name, atto_param *p);
 
+/**
+ * Adds a tensor of m that is no parameter and belongs to its state dict: running statistics. m keeps a
+ * reference to its buffer; the memory is the same.
+ *
+ * Returns ATTO_E_NULL, ATTO_E_ARGUMENT (name), ATTO_E_DEVICE, ATTO_E_MEMORY
+ */
+ATTO_API atto_status atto_module_buffer(atto_module *m, const char *name, const atto_tensor *t);
+
 /** Adds a child; m keeps a reference of its own. ATTO_E_ARGUMENT for a bad name, or a child that
  * contains m. */
 ATTO_API atto_status atto_module_child(atto_module *m, const char *name, atto_module *child);
@@ -75,6 +83,10 @@ ATTO_API void atto_module_freeze(atto_module *m, bool frozen);
  * those of its children; a tied one appears under each of its names. Stops at the first failure of visit, and returns it. */
 typedef atto_status (*atto_param_visit)(void *data, const char *key, atto_param *p);
 ATTO_API atto_status atto_module_params(const atto_module *m, atto_param_visit visit, void *data);
+
+/** The tree's buffers likewise. */
+typedef atto_status (*atto_buffer_visit)(void *data, const char *key, const atto_tensor *t);
+ATTO_API atto_status atto_module_buffers(const atto_module *m, atto_buffer_visit visit, void *data);
 
 /** Sum of elements over the tree's parameters, tied ones once. */
 ATTO_API int64_t atto_module_param_count(const atto_module *m);
@@ -194,6 +206,50 @@ typedef struct atto_nll_loss_options {
 /** NLLLoss. ATTO_E_ARGUMENT also where weight is given and classes is not above 0. */
 ATTO_API atto_status atto_nll_loss_create(atto_device *dev, const atto_nll_loss_options *options,
                                           atto_module **m);
+/** Options of LayerNorm and RMSNorm; zero is PyTorch's default. */
+typedef struct atto_norm_options {
+    float eps; /**< 0 = 1e-5, for RMSNorm the machine epsilon of the input's dtype; ATTO_ZERO = 0 */
+    bool no_affine;   /**< neither weight nor bias */
+    bool no_bias;     /**< no bias; RMSNorm never has one */
+    atto_dtype dtype; /**< of the parameters; 0 = f32 */
+    uint64_t reserved[4];
+} atto_norm_options;
+
+/** Layer norm over the trailing dimensions, which must be `normalised`: weight (1 at first) and bias (0)
+ * have that shape. options may be NULL. ATTO_E_SHAPE: a negative size, or no dimension;
+ * ATTO_E_ARGUMENT: eps. */
+ATTO_API atto_status atto_layer_norm_create(atto_device *dev, atto_shape normalised,
+                                            const atto_norm_options *options, atto_module **m);
+
+/** RMS norm likewise, with weight alone. */
+ATTO_API atto_status atto_rms_norm_create(atto_device *dev, atto_shape normalised,
+                                          const atto_norm_options *options, atto_module **m);
+
+/** Options of BatchNorm1d and BatchNorm2d; zero is PyTorch's default. */
+typedef struct atto_batch_norm_module_options {
+    float eps;       /**< 0 = 1e-5; ATTO_ZERO = 0 */
+    float momentum;  /**< 0 = 0.1; ATTO_ZERO = 0 */
+    bool cumulative; /**< PyTorch's momentum=None: running statistics are plain means */
+    bool no_affine;  /**< neither weight nor bias */
+    bool
+        no_running_stats; /**< PyTorch's track_running_stats=False: always the batch's statistics */
+    atto_activation act;  /**< behind the residual */
+    atto_dtype dtype;     /**< of weight and bias; 0 = f32. Statistics are f32 */
+    uint64_t reserved[4];
+} atto_batch_norm_module_options;
+
+/**
+ * Batch norm of [N, C] or [N, C, L], and of [N, C, H, W]: weight (1 at first), bias (0), and the buffers
+ * running_mean (0), running_var (1) and num_batches_tracked (0). atto_apply2 takes a residual, which is
+ * added before the activation. options may be NULL. ATTO_E_SHAPE: a negative size; ATTO_E_ARGUMENT:
+ * eps, momentum, act.
+ */
+ATTO_API atto_status atto_batch_norm1d_create(atto_device *dev, int64_t channels,
+                                              const atto_batch_norm_module_options *options,
+                                              atto_module **m);
+ATTO_API atto_status atto_batch_norm2d_create(atto_device *dev, int64_t channels,
+                                              const atto_batch_norm_module_options *options,
+                                              atto_module **m);
 
 /** Children one after another, named "0", "1", ... */
 ATTO_API atto_status atto_sequential_create(atto_device *dev, atto_module **m);

@@ -5,9 +5,11 @@
 #define ATTOCL_RECORD_H
 
 #include <attocl/act.h>
+#include <attocl/batch_norm.h>
 #include <attocl/cross_entropy.h>
 #include <attocl/elementwise.h>
 #include <attocl/glu.h>
+#include <attocl/layer_norm.h>
 #include <attocl/linear.h>
 #include <attocl/loss.h>
 #include <attocl/nll_loss.h>
@@ -119,6 +121,39 @@ ATTO_API atto_var atto_softmin(atto_tape *tape, atto_var x, int32_t dim);
 
 /** attocl/glu.h: the first half of x along dim times act of the second. */
 ATTO_API atto_var atto_glu(atto_tape *tape, atto_var x, int32_t dim, atto_activation act);
+/** Options of atto_layer_norm and atto_rms_norm; zero, and NULL for the struct, is PyTorch's default. */
+typedef struct atto_layer_norm_options {
+    const atto_var *weight; /**< like the normalised dimensions, f32 or like x; NULL = 1 */
+    const atto_var *bias;   /**< the same; NULL = 0. RMS norm has none: ATTO_E_ARGUMENT */
+    float eps; /**< 0 = 1e-5, for RMS norm the machine epsilon of x's dtype; ATTO_ZERO = 0 */
+    uint64_t reserved[4]; /**< must be 0 */
+} atto_layer_norm_options;
+
+/** Layer norm over the last dims dimensions of x: attocl/layer_norm.h. */
+ATTO_API atto_var atto_layer_norm(atto_tape *tape, atto_var x, int32_t dims,
+                                  const atto_layer_norm_options *options);
+
+/** RMS norm over the last dims dimensions of x: attocl/layer_norm.h. */
+ATTO_API atto_var atto_rms_norm(atto_tape *tape, atto_var x, int32_t dims,
+                                const atto_layer_norm_options *options);
+
+/** Options of atto_batch_norm; NULL pointers are what is not there. */
+typedef struct atto_batch_norm_options {
+    const atto_var *weight, *bias;              /**< [C], f32 or like x */
+    const atto_var *residual;                   /**< like x, added before act */
+    const atto_var *running_mean, *running_var; /**< [C], f32; written to in training */
+    const atto_var *batches;                    /**< [], i64; counted up in training */
+    atto_activation act;                        /**< zero = identity */
+    bool training;        /**< statistics are the batch's; else the running ones */
+    bool cumulative;      /**< running statistics are means over batches */
+    float momentum;       /**< 0 = 0.1; ATTO_ZERO = 0 */
+    float eps;            /**< 0 = 1e-5; ATTO_ZERO = 0 */
+    uint64_t reserved[4]; /**< must be 0 */
+} atto_batch_norm_options;
+
+/** Batch norm of x, [N, C] or [N, C, ...]: attocl/batch_norm.h. */
+ATTO_API atto_var atto_batch_norm(atto_tape *tape, atto_var x,
+                                  const atto_batch_norm_options *options);
 
 /** The same elements, of any dtype, with another shape: ATTO_E_SHAPE if it has not as many. Shares x's
  * memory where the strides allow that, else it is a dense copy. */

@@ -138,6 +138,8 @@
  *                ROWS: each tensor is a matrix with unit stride along its rows, its leading
  *                dimensions merged to one
  *                DENSE: each tensor is row-major without gaps
+ *                CHANNELS: the same; or, where all tensors of three or more dimensions are
+ *                channels_last without gaps, those are matrices [everything else, channels]
  *   autocast     what autocast will do to the inputs: LOW, F32, WIDEST or FLOW
  *   in_place     IN_PLACE: an output may be exactly one of the inputs; else DISTINCT
  *   random       DROPS_BY(field): draws numbers by logical element index when that probability is
@@ -158,7 +160,10 @@
     X(softmax, SOFTMAX, DENSE,     F32,    DISTINCT, FIXED,             NONE) \
     X(glu,     GLU,     DENSE,     FLOW,   DISTINCT, FIXED,             NONE) \
     X(loss,    LOSS,    BROADCAST, F32,    DISTINCT, FIXED,             NONE) \
-    X(nll_loss, NLL_LOSS, DENSE,   F32,    DISTINCT, FIXED,       DATA_ERRORS)
+    X(nll_loss, NLL_LOSS, DENSE,   F32,    DISTINCT, FIXED,       DATA_ERRORS) \
+    X(layer_norm, LAYER_NORM, DENSE, F32,  DISTINCT, FIXED,             NONE) \
+    X(rms_norm, RMS_NORM, DENSE,   FLOW,   DISTINCT, FIXED,             NONE) \
+    X(batch_norm, BATCH_NORM, CHANNELS, FLOW, DISTINCT, FIXED,          NONE)
 
 /* F(field, role), beside each args struct as ATTO_<OP>_FIELDS. Roles:
  *   IN          read by forward and again by backward      must be given to both
@@ -166,11 +171,14 @@
  *   IN_NEEDED   the same                                   backward says which gradient needs it
  *   IN_FWD      read by forward only                       must be given to forward
  *   IN_FWD_OPT  the same                                   NULL = not there
+ *   STATE_OPT   read and written by forward                NULL = not there
  *   OUT         written by forward, not read again         must be given to forward
  *   SAVED       written by forward, read by backward       must be given to both
  *   SAVED_OPT   the same                                   NULL = not wanted; see its family
  *   SAVED_NEEDED the same                                  must be given to forward; backward says
  *                                                          which gradient needs it
+ *   SAVED_FWD_OPT the same                                 forward: NULL = not wanted; must be given
+ *                                                          to backward
  *   DIN         gradient of an output, read by backward    must be given to backward
  *   DOUT        gradient of an input, written by backward  NULL = not wanted; add_<field> adds to it */
 #define ATTO_ACT_FIELDS(F)     F(x, IN)     F(y, OUT) F(dy, DIN) F(dx, DOUT)
@@ -196,6 +204,15 @@
 #define ATTO_NLL_LOSS_FIELDS(F)                                                                \
     F(x, IN_FWD) F(target, IN) F(weight, IN_OPT) F(loss, OUT) F(total, SAVED_OPT)              \
     F(dloss, DIN) F(dx, DOUT)
+#define ATTO_LAYER_NORM_FIELDS(F)                                                              \
+    F(x, IN) F(w, IN_OPT) F(b, IN_FWD_OPT) F(y, OUT) F(mean, SAVED_FWD_OPT)                    \
+    F(rstd, SAVED_FWD_OPT) F(dy, DIN) F(dx, DOUT) F(dw, DOUT) F(db, DOUT)
+#define ATTO_RMS_NORM_FIELDS(F)                                                                \
+    F(x, IN) F(w, IN_OPT) F(y, OUT) F(rstd, SAVED_FWD_OPT) F(dy, DIN) F(dx, DOUT) F(dw, DOUT)
+#define ATTO_BATCH_NORM_FIELDS(F)                                                              \
+    F(x, IN) F(w, IN_OPT) F(b, IN_OPT) F(residual, IN_OPT) F(running_mean, STATE_OPT)          \
+    F(running_var, STATE_OPT) F(batches, STATE_OPT) F(y, OUT) F(mean, SAVED_FWD_OPT)           \
+    F(rstd, SAVED_FWD_OPT) F(dy, DIN) F(dx, DOUT) F(dw, DOUT) F(db, DOUT) F(dresidual, DOUT)
 /* clang-format on */
 
 #endif

@@ -142,6 +142,13 @@ ATTO_UNROLLED float atto_row_max(float v, __local float *scratch)
 
 #endif
 
+/* Two sums. scratch has ATTO_WG elements as well. */
+ATTO_UNROLLED float2 atto_row_sum2(float2 v, __local float2 *scratch)
+{
+    const float first = atto_row_sum(v.x, (__local float *)scratch);
+    return (float2)(first, atto_row_sum(v.y, (__local float *)scratch));
+}
+
 /* A sum of e^(x - top) over the row, each lane's relative to a maximum of its own. (top, sum). */
 ATTO_UNROLLED float2 atto_row_top_and_sum(float2 lane, __local float *scratch)
 {

@@ -7,11 +7,12 @@
 
 #include "alloc.h"
 
-/* A parameter or a child under its name. */
+/* A parameter, a child or a buffer under its name. */
 typedef struct entry {
     char *name;
     atto_param *param;
     atto_module *child;
+    atto_tensor buffer; /* no dtype where there is none */
 } entry;
 
 struct atto_module {
@@ -60,6 +61,7 @@ void atto_module_free(atto_module *m)
     for (int32_t i = 0; i < m->count; i++) {
         atto__free(m->entries[i].name);
         atto_param_free(m->entries[i].param);
+        atto_tensor_free(&m->entries[i].buffer);
         atto_module_free(m->entries[i].child);
     }
     atto__free(m->entries);
@@ -169,6 +171,19 @@ atto_status atto_module_param(atto_module *m, const char *name, atto_dtype dtype
     return status;
 }
 
+atto_status atto_module_buffer(atto_module *m, const char *name, const atto_tensor *t)
+{
+    ATTO_REQUIRE(m && t, ATTO_E_NULL, "module_buffer: %s is NULL", m ? "t" : "m");
+    const atto_device *owner = atto_tensor_device(t);
+    ATTO_REQUIRE(!owner || owner == m->dev, ATTO_E_DEVICE, "%s: \"%s\" lives on another device",
+                 m->cls->name, name ? name : "?");
+    entry *e;
+    ATTO_TRY(add_entry(m, name, &e));
+    e->buffer = *t;
+    atto_tensor_retain(t);
+    return ATTO_OK;
+}
+
 static bool contains(const atto_module *tree, const atto_module *m)
 {
     if (tree == m) return true;
@@ -213,18 +228,32 @@ void atto_module_freeze(atto_module *m, bool frozen)
     }
 }
 
-/* A key is "prefix" + name; below a child it goes on with a dot. */
-static atto_status visit_tree(const atto_module *m, const char *prefix, atto_param_visit visit,
-                              void *data)
+/* What visits the tree: one of the two is NULL. */
+typedef struct visitor {
+    atto_param_visit param;
+    atto_buffer_visit buffer;
+    void *data;
+} visitor;
+
+static atto_status visit_tree(const atto_module *m, const char *prefix, const visitor *v);
+
+static atto_status visit_entry(const entry *e, const char *key, const visitor *v)
 {
-    for (int32_t pass = 0; pass < 2; pass++) { /* own parameters, then those of children */
+    if (e->child) return visit_tree(e->child, key, v);
+    return e->param ? v->param(v->data, key, e->param) : v->buffer(v->data, key, &e->buffer);
+}
+
+/* A key is "prefix" + name; below a child it goes on with a dot. */
+static atto_status visit_tree(const atto_module *m, const char *prefix, const visitor *v)
+{
+    for (int32_t pass = 0; pass < 2; pass++) { /* what is its own, then that of children */
         for (int32_t i = 0; i < m->count; i++) {
             const entry *e = &m->entries[i];
-            if ((e->param != NULL) != (pass == 0)) continue;
+            const bool wanted = v->param ? e->param != NULL : e->buffer.dtype != 0;
+            if (pass == 0 ? !wanted : !e->child) continue;
             char *key = atto__format("%s%s%s", prefix, e->name, e->child ? "." : "");
-            ATTO_REQUIRE(key, ATTO_E_MEMORY, "module_params: out of host memory");
-            const atto_status status =
-                e->param ? visit(data, key, e->param) : visit_tree(e->child, key, visit, data);
+            ATTO_REQUIRE(key, ATTO_E_MEMORY, "module: out of host memory");
+            const atto_status status = visit_entry(e, key, v);
             atto__free(key);
             ATTO_TRY(status);
         }
@@ -235,7 +264,13 @@ static atto_status visit_tree(const atto_module *m, const char *prefix, atto_par
 atto_status atto_module_params(const atto_module *m, atto_param_visit visit, void *data)
 {
     ATTO_REQUIRE(m && visit, ATTO_E_NULL, "module_params: %s is NULL", m ? "visit" : "m");
-    return visit_tree(m, "", visit, data);
+    return visit_tree(m, "", &(visitor){ .param = visit, .data = data });
+}
+
+atto_status atto_module_buffers(const atto_module *m, atto_buffer_visit visit, void *data)
+{
+    ATTO_REQUIRE(m && visit, ATTO_E_NULL, "module_buffers: %s is NULL", m ? "visit" : "m");
+    return visit_tree(m, "", &(visitor){ .buffer = visit, .data = data });
 }
 
 /* Parameters met so far; without room only their number is counted. */

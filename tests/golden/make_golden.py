@@ -72,6 +72,22 @@ loss.txt: pointwise losses, and losses of labels, inputs exact in float32. Lines
 
 KIND is the number of ATTO_LOSS_*; the shapes are x's and the target's. weight is shaped like x,
 pos_weight is a vector of its last size.
+layer_norm.txt: layer norm and RMS norm and their gradients, inputs exact in float32. Lines:
+
+    torch VERSION
+    case RANK D0 D1 ... KIND DIMS EPS HAS_WEIGHT HAS_BIAS
+    x ...  weight ...  bias ...  dy ...  y ...  dx ...  dweight ...  dbias ...
+
+KIND is layer or rms; weight, bias and their gradients only where they are there.
+
+batch_norm.txt: batch norm with a residual and an activation behind it, inputs exact in float32. Lines:
+
+    torch VERSION
+    case RANK D0 D1 ... TRAINING MOMENTUM EPS HAS_WEIGHT HAS_BIAS HAS_RESIDUAL ACT
+    x ...  weight ...  bias ...  residual ...  running_mean ...  running_var ...  dy ...  y ...
+    mean_after ...  var_after ...  dx ...  dweight ...  dbias ...  dresidual ...
+
+ACT is a name of ATTO_ACTIVATION_TABLE.
 """
 import argparse
 import math
@@ -749,6 +765,125 @@ def write_reduce(out):
     return path
 
 
+def rms_norm(x, shape, weight, eps):
+    """torch.nn.functional.rms_norm, which old versions lack."""
+    if hasattr(F, "rms_norm"):
+        return F.rms_norm(x, shape, weight, eps)
+    dims = tuple(range(-len(shape), 0))
+    y = x * torch.rsqrt(x.pow(2).mean(dims, keepdim=True) + eps)
+    return y if weight is None else y * weight
+
+
+def word(name, values):
+    """A line of that name with a tensor's numbers."""
+    return " ".join([name] + [repr(v) for v in values.detach().reshape(-1).tolist()])
+
+
+def norm_case(x, kind, dims, eps, weight, bias, dy):
+    """The lines of one case; gradients for the upstream dy."""
+    shape = x.shape[x.dim() - dims:]
+    given = [("x", x)] + [(n, t) for n, t in (("weight", weight), ("bias", bias)) if t is not None]
+    for _, t in given:
+        t.requires_grad_(True)
+    y = (F.layer_norm(x, shape, weight, bias, eps) if kind == "layer"
+         else rms_norm(x, shape, weight, eps))
+    grads = torch.autograd.grad(y, [t for _, t in given], dy)
+    sizes = " ".join(str(n) for n in x.shape)
+    lines = [f"case {x.dim()} {sizes} {kind} {dims} {eps!r} {int(weight is not None)} "
+             f"{int(bias is not None)}"]
+    lines += [word(n, t) for n, t in given] + [word("dy", dy), word("y", y)]
+    return lines + [word("d" + n, g) for (n, _), g in zip(given, grads)]
+
+
+NORM_SHAPES = [((4, 6), 1), ((1, 5), 1), ((7,), 1), ((2, 3, 4), 2), ((2, 3, 4), 1), ((3, 1), 1),
+               ((2, 2, 3, 2), 3), ((5, 2), 2)]
+# Rows that are far from 0, tiny, huge, equal, infinite, not a number.
+NORM_EXTREMES = [[10000.0 + i / 1024 for i in range(8)], [i * 2.0**-60 for i in range(8)],
+                 [(-1.0)**i * 2.0**60 for i in range(8)], [0.75] * 8,
+                 [1.0, math.inf] + [0.5] * 6, [1.0, -math.inf] + [0.5] * 6,
+                 [math.nan] + [0.25] * 7]
+
+
+def write_layer_norm(out):
+    """Writes layer_norm.txt; returns its path."""
+    rng = random.Random(2012)
+    lines = ["# Layer norm and RMS norm in float64, made by tests/golden/make_golden.py.",
+             f"torch {torch.__version__}"]
+    count = 0
+    for kind in ("layer", "rms"):
+        for eps in (f32(1e-5), 0.25, 0.0):
+            for weighted in (False, True):
+                for biased in (False, True) if kind == "layer" else (False,):
+                    for _ in range(8):
+                        shape, dims = NORM_SHAPES[count % len(NORM_SHAPES)]
+                        count += 1
+                        if eps == 0.0 and math.prod(shape[len(shape) - dims:]) < 3:
+                            continue
+                        row = shape[len(shape) - dims:]
+                        lines += norm_case(ce_numbers(rng, shape, -4, 4), kind, dims, eps,
+                                           ce_numbers(rng, row, -2, 2) if weighted else None,
+                                           ce_numbers(rng, row, -2, 2) if biased else None,
+                                           ce_numbers(rng, shape, -2, 2))
+        for row in NORM_EXTREMES:
+            x = torch.tensor([row], dtype=torch.float64)
+            lines += norm_case(x, kind, 1, f32(1e-5), None, None, ce_numbers(rng, (1, 8), -2, 2))
+    path = os.path.join(out, "layer_norm.txt")
+    with open(path, "w", encoding="ascii", newline="\n") as file:
+        file.write("\n".join(lines) + "\n")
+    return path
+
+
+BATCH_SHAPES = [(6, 3), (2, 3, 4), (2, 2, 3, 2), (3, 1), (2, 4, 1), (3, 2, 1, 2)]
+
+
+def batch_case(rng, shape, training, momentum, eps, given, act):
+    """The lines of one case; given says which of weight, bias and residual are there."""
+    channels = (shape[1],)
+    x = ce_numbers(rng, shape, -4, 4)
+    parts = [("x", x)]
+    for name, size, there in zip(("weight", "bias", "residual"), (channels, channels, shape), given):
+        parts += [(name, ce_numbers(rng, size, -2, 2))] if there else []
+    named = dict(parts)
+    for t in named.values():
+        t.requires_grad_(True)
+    mean, var = ce_numbers(rng, channels, -1, 1), ce_numbers(rng, channels, 1, 3)
+    after = mean.clone(), var.clone()
+    z = F.batch_norm(x, after[0], after[1], named.get("weight"), named.get("bias"), training,
+                     momentum, eps)
+    z = z + named["residual"] if "residual" in named else z
+    y = {"identity": lambda v: v, "relu": F.relu, "gelu": F.gelu}[act](z)
+    dy = ce_numbers(rng, shape, -2, 2)
+    grads = torch.autograd.grad(y, [t for _, t in parts], dy)
+    sizes = " ".join(str(n) for n in shape)
+    flags = " ".join(str(int(there)) for there in given)
+    lines = [f"case {len(shape)} {sizes} {int(training)} {momentum!r} {eps!r} {flags} {act}"]
+    lines += [word(n, t) for n, t in parts]
+    lines += [word("running_mean", mean), word("running_var", var), word("dy", dy), word("y", y),
+              word("mean_after", after[0]), word("var_after", after[1])]
+    return lines + [word("d" + n, g) for (n, _), g in zip(parts, grads)]
+
+
+def write_batch_norm(out):
+    """Writes batch_norm.txt; returns its path."""
+    rng = random.Random(2013)
+    lines = ["# Batch norm in float64, made by tests/golden/make_golden.py.",
+             f"torch {torch.__version__}"]
+    count = 0
+    for training in (True, False):
+        for act in ("identity", "relu", "gelu"):
+            for bits in range(8):
+                for momentum, eps in ((0.125, f32(1e-5)), (0.5, 0.25), (1.0, f32(1e-3))):
+                    given = (bits & 1, bits & 2, bits & 4)
+                    shape = BATCH_SHAPES[count % len(BATCH_SHAPES)]
+                    count += 1 if count % 5 else 2
+                    lines += batch_case(rng, shape, training, momentum, eps,
+                                        [bool(bit) for bit in given], act)
+    path = os.path.join(out, "batch_norm.txt")
+    with open(path, "w", encoding="ascii", newline="\n") as file:
+        file.write("\n".join(lines) + "\n")
+    return path
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", default=os.path.dirname(os.path.abspath(__file__)),
@@ -760,7 +895,7 @@ def main():
         parser.error(f"PyTorch is {torch.__version__}, the golden files come from {WANTED_TORCH}")
     os.makedirs(arguments.out, exist_ok=True)
     for write in (write_act, write_linear, write_cross_entropy, write_optim, write_elementwise,
-                  write_reduce, write_softmax, write_glu, write_loss):
+                  write_reduce, write_softmax, write_glu, write_loss, write_layer_norm, write_batch_norm):
         path = write(arguments.out)
         print(f"{path}: {os.path.getsize(path)} bytes")
 

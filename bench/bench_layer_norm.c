@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: MIT */
+/* Benchmark rows of layer norm and RMS norm: [rows, cols] over the last dimension, parameters in f32.
+ *
+ * Forward reads x and writes y; backward reads x and dy and writes dx, with dw and db on the way.
+ * What is as long as a row or a column does not count. */
+#include "bench.h"
+
+enum { W, B, MEAN, RSTD, DW, DB };
+
+static bool is_rms(const bench_row *row)
+{
+    return row->op[0] == 'r';
+}
+
+static atto_status call(atto_device *dev, const bench_row *row, const bench_tensors *t,
+                        bool backward)
+{
+    const atto_tensor *e = t->extra;
+    const struct atto_layer_norm_args layer = {
+        .x = &t->x,
+        .w = &e[W],
+        .b = &e[B],
+        .y = &t->out,
+        .mean = &e[MEAN],
+        .rstd = &e[RSTD],
+        .dy = &t->dy,
+        .dx = &t->out,
+        .dw = &e[DW],
+        .db = &e[DB],
+        .dims = 1,
+        .eps = 1e-5f,
+    };
+    const struct atto_rms_norm_args rms = {
+        .x = &t->x,
+        .w = &e[W],
+        .y = &t->out,
+        .rstd = &e[RSTD],
+        .dy = &t->dy,
+        .dx = &t->out,
+        .dw = &e[DW],
+        .dims = 1,
+        .eps = 1e-5f,
+    };
+    if (is_rms(row))
+        return backward ? atto_rms_norm_backward(dev, &rms) : atto_rms_norm_forward(dev, &rms);
+    return backward ? atto_layer_norm_backward(dev, &layer) : atto_layer_norm_forward(dev, &layer);
+}
+
+static atto_status forward(atto_device *dev, const bench_row *row, const bench_tensors *t)
+{
+    return call(dev, row, t, false);
+}
+
+static atto_status backward(atto_device *dev, const bench_row *row, const bench_tensors *t)
+{
+    return call(dev, row, t, true);
+}
+
+static atto_status prepare(atto_device *dev, const bench_row *row, bench_tensors *t)
+{
+    const atto_shape rows = atto_shape1(t->x.shape[0]), cols = atto_shape1(t->x.shape[1]);
+    const int of_cols[] = { W, B, DW, DB }, of_rows[] = { MEAN, RSTD };
+    for (int i = 0; i < 4; i++)
+        BENCH_TRY(atto_tensor_alloc(dev, ATTO_F32, cols, &t->extra[of_cols[i]]));
+    for (int i = 0; i < 2; i++)
+        BENCH_TRY(atto_tensor_alloc(dev, ATTO_F32, rows, &t->extra[of_rows[i]]));
+    BENCH_TRY(atto_tensor_fill(&t->extra[W], 1.25));
+    BENCH_TRY(atto_tensor_fill(&t->extra[B], 0.5));
+    return forward(dev, row, t); /* mean and rstd, for backward */
+}
+
+/* clang-format off */
+#define PAIR(op_, rows_, cols_)                                                               \
+    { .op = op_, .pass = "forward", .call = forward, .prepare = prepare,                      \
+      .rows = rows_, .cols = cols_, .reads = 1, .writes = 1, .flops = 8,                      \
+      .default_dtypes = BENCH_DTYPE(ATTO_F32) | BENCH_DTYPE(ATTO_BF16), .dtypes = BENCH_FLOATS }, \
+    { .op = op_, .pass = "backward", .call = backward, .prepare = prepare,                    \
+      .rows = rows_, .cols = cols_, .reads = 2, .writes = 1, .flops = 14,                     \
+      .default_dtypes = BENCH_DTYPE(ATTO_F32) | BENCH_DTYPE(ATTO_BF16), .dtypes = BENCH_FLOATS }
+
+const bench_row bench_layer_norm_rows[] = {
+    PAIR("layer_norm", 1048576, 64),
+    PAIR("layer_norm", 65536, 1024),
+    PAIR("layer_norm", 16384, 4096),
+    PAIR("layer_norm", 4096, 16384),
+    PAIR("rms_norm", 65536, 1024),
+    PAIR("rms_norm", 16384, 4096),
+};
+/* clang-format on */
+
+const int32_t bench_layer_norm_row_count =
+    sizeof bench_layer_norm_rows / sizeof bench_layer_norm_rows[0];

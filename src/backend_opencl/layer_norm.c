@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: MIT */
+/* Layer norm and RMS norm on OpenCL: see src/cl/layer_norm.cl.
+ *
+ *   forward    one kernel
+ *   backward   dx and work-groups' sums of dw and db in one kernel, or in two where rows do not fit into
+ *              registers; then the sums of those sums
+ */
+#include "layer_norm.h"
+#include "launch.h"
+#include "tensor.h"
+
+#define JOINED 8 /* columns of a work-group of join, as in the kernels */
+
+typedef struct call {
+    atto_device *dev;
+    const atto__row_norm *n;
+    bool wide;
+} call;
+
+static call call_of(atto_device *dev, const atto__row_norm *n)
+{
+    const bool wide = dev->options.set.index_bits == 64 || n->cols >= INT32_MAX / 2;
+    return (call){ dev, n, wide };
+}
+
+static int32_t group_of(const call *k)
+{
+    return (int32_t)atto__opencl_of(k->dev)->group_size;
+}
+
+static void arg_optional(atto__args *args, const atto_tensor *t)
+{
+    const atto_tensor none = atto_tensor_of(NULL, ATTO_F32, atto_shape1(0), 0);
+    atto__arg_tensor(args, t ? t : &none);
+}
+
+static atto_status take_floats(atto_device *dev, int64_t count, atto_buffer *header,
+                               atto_tensor *out)
+{
+    const int64_t size = count > 0 ? count : 1; /* there is no block of 0 bytes */
+    return atto__scratch_tensor(dev, ATTO_F32, 1, &size, header, out);
+}
+
+static atto__variant variant_of(const call *k, const char *kernel, atto_dtype param,
+                                atto__row_shape rows)
+{
+    const atto__norm_knobs knobs = { .kernel = kernel,
+                                     .dtype = k->n->x->dtype,
+                                     .param = param,
+                                     .centred = k->n->centred,
+                                     .rows = rows,
+                                     .wide = k->wide };
+    atto__variant variant;
+    atto__norm_variant(&knobs, &variant);
+    return variant;
+}
+
+/* Elements that are empty in front of any row of x. */
+static int64_t empty_slots(const atto__row_norm *n)
+{
+    const int64_t vector = atto__vector_elements(n->x->dtype);
+    return n->cols % vector == 0 ? n->x->offset % vector : vector - 1;
+}
+
+/* ---- forward ---- */
+
+/* A kernel knows one dtype of parameters: of two, b becomes f32, as w is. */
+static atto_status match_params(const call *k, atto_buffer *header, atto_tensor *converted,
+                                const atto_tensor **w, const atto_tensor **b)
+{
+    *w = k->n->w;
+    *b = k->n->b;
+    if (!*w || !*b || (*w)->dtype == (*b)->dtype) return ATTO_OK;
+    const atto_tensor **narrow = (*w)->dtype == ATTO_F32 ? b : w;
+    ATTO_TRY(atto__scratch_tensor(k->dev, ATTO_F32, (*narrow)->rank, (*narrow)->shape, header,
+                                  converted));
+    ATTO_TRY(atto__copy(k->dev, converted, *narrow));
+    *narrow = converted;
+    return ATTO_OK;
+}
+
+/* A few times the rows that are side by side, if many work-groups are left then: while a row is
+ * written the next is already being read. */
+static int64_t rows_ahead(int64_t rows, int64_t side_by_side)
+{
+    int64_t times = rows / side_by_side / 512;
+    if (times < 1) times = 1;
+    return (times > 4 ? 4 : times) * side_by_side;
+}
+
+static atto_status norm_forward(atto_device *dev, const atto__row_norm *n)
+{
+    const call k = call_of(dev, n);
+    atto_buffer header;
+    atto_tensor converted;
+    const atto_tensor *w, *b;
+    ATTO_TRY(match_params(&k, &header, &converted, &w, &b));
+    const atto_dtype param = w ? w->dtype : b ? b->dtype : ATTO_F32;
+    const atto__row_shape rows =
+        atto__row_shape_of(n->cols + empty_slots(n), n->x->dtype, group_of(&k), false);
+    const int64_t per_group = rows_ahead(n->rows, group_of(&k) / rows.lanes);
+    const atto__variant variant = variant_of(&k, "atto_norm_forward", param, rows);
+    atto__args args;
+    args.count = 0;
+    atto__arg_tensor(&args, n->x);
+    arg_optional(&args, w);
+    arg_optional(&args, b);
+    atto__arg_tensor(&args, n->y);
+    arg_optional(&args, n->mean);
+    arg_optional(&args, n->rstd);
+    atto__arg_ulong(&args, (uint64_t)n->rows);
+    atto__arg_index(&args, k.wide, n->cols);
+    atto__arg_float(&args, n->eps);
+    atto__arg_uint(&args, (uint32_t)per_group);
+    return atto__launch(dev, &variant, &args, atto__group_count(n->rows, per_group));
+}
+
+/* ---- backward ---- */
+
+/* What the launches of a backward share. */
+typedef struct gradient {
+    call k;
+    atto__row_shape rows;
+    int64_t per_group, groups; /* rows with one sum, and such sums */
+    bool wants_sums;           /* of dw or db */
+    atto_buffer partial_header, sums_header;
+    atto_tensor partial, sums; /* no buffer where not needed */
+} gradient;
+
+/* So many that sums are few beside the rows, and work-groups many enough for any device. The order of
+ * sums depends on nothing but the shape and the work-group's size. */
+static int64_t rows_per_group(int64_t rows, int64_t side_by_side)
+{
+    int64_t per_group = rows / 512;
+    if (per_group < 8) per_group = 8;
+    if (per_group > 64) per_group = 64;
+    if (per_group < rows / 1024) per_group = rows / 1024;
+    return (per_group + side_by_side - 1) / side_by_side * side_by_side;
+}
+
+static atto_status plan_gradient(atto_device *dev, const atto__row_norm *n, gradient *g)
+{
+    memset(g, 0, sizeof *g);
+    g->k = call_of(dev, n);
+    g->partial = g->sums = atto_tensor_of(NULL, ATTO_F32, atto_shape1(0), 0);
+    const int64_t vector = atto__vector_elements(n->x->dtype);
+    const int64_t slots = n->cols + (n->cols % vector == 0 ? n->x->offset % vector : 0);
+    g->rows = atto__row_shape_of(slots, n->x->dtype, group_of(&g->k), true);
+    g->wants_sums = n->dw || n->db;
+    const int64_t side_by_side = g->rows.held ? group_of(&g->k) / g->rows.lanes : 1;
+    g->per_group =
+        g->wants_sums || !g->rows.held ? rows_per_group(n->rows, side_by_side) : side_by_side;
+    g->groups = (n->rows + g->per_group - 1) / g->per_group;
+    if (g->wants_sums)
+        ATTO_TRY(take_floats(dev, g->groups * 2 * n->cols, &g->partial_header, &g->partial));
+    if (!g->rows.held && n->dx) ATTO_TRY(take_floats(dev, 2 * n->rows, &g->sums_header, &g->sums));
+    return ATTO_OK;
+}
+
+/* GRADIENT_PARAMETERS */
+static void arg_gradient(atto__args *args, const gradient *g)
+{
+    const atto__row_norm *n = g->k.n;
+    args->count = 0;
+    atto__arg_tensor(args, n->x);
+    atto__arg_tensor(args, n->dy);
+    arg_optional(args, n->w);
+    arg_optional(args, n->mean);
+    atto__arg_tensor(args, n->rstd);
+    arg_optional(args, n->dx);
+    atto__arg_memory(args, g->partial.buffer ? atto__memory(&g->partial) : NULL);
+    atto__arg_memory(args, g->sums.buffer ? atto__memory(&g->sums) : NULL);
+    atto__arg_ulong(args, (uint64_t)n->rows);
+    atto__arg_index(args, g->k.wide, n->cols);
+    atto__arg_uint(args, (uint32_t)g->per_group);
+    atto__arg_uint(args, n->add_dx);
+}
+
+static atto_dtype param_of(const atto__row_norm *n)
+{
+    return n->w ? n->w->dtype : ATTO_F32;
+}
+
+static atto_status launch_held(const gradient *g)
+{
+    atto__args args;
+    const atto__variant variant =
+        variant_of(&g->k, "atto_norm_backward", param_of(g->k.n), g->rows);
+    arg_gradient(&args, g);
+    return atto__launch(g->k.dev, &variant, &args, g->groups);
+}
+
+/* Rows that are not held. */
+static atto_status launch_columns(const gradient *g)
+{
+    const atto__row_norm *n = g->k.n;
+    const int32_t group = group_of(&g->k);
+    const int64_t vector = atto__vector_elements(n->x->dtype);
+    const int64_t strips = atto__group_count(n->cols + vector - 1, group * vector);
+    const atto__row_shape one = { group, 1, false };
+    const atto__variant sums = variant_of(&g->k, "atto_norm_sums", param_of(n), g->rows);
+    const atto__variant columns = variant_of(&g->k, "atto_norm_columns", param_of(n), one);
+    atto__args args;
+    arg_gradient(&args, g);
+    if (n->dx)
+        ATTO_TRY(atto__launch(g->k.dev, &sums, &args,
+                              atto__group_count(n->rows, group / g->rows.lanes)));
+    atto__arg_index(&args, g->k.wide, strips);
+    return atto__launch(g->k.dev, &columns, &args, strips * g->groups);
+}
+
+/* dw, db or, of one dtype, both. */
+static atto_status launch_join(const gradient *g, const atto_tensor *dw, const atto_tensor *db)
+{
+    const atto__row_norm *n = g->k.n;
+    const int32_t group = group_of(&g->k), joined = group < JOINED ? group : JOINED;
+    const int64_t strips = atto__group_count(n->cols, joined);
+    const atto__norm_knobs knobs = { .kernel = "atto_norm_join",
+                                     .dtype = ATTO_F32,
+                                     .param = dw ? dw->dtype : db->dtype,
+                                     .centred = true,
+                                     .rows = { group, 1, false },
+                                     .wide = g->k.wide };
+    atto__variant variant;
+    atto__args args;
+    atto__norm_variant(&knobs, &variant);
+    args.count = 0;
+    atto__arg_memory(&args, atto__memory(&g->partial));
+    atto__arg_uint(&args, (uint32_t)g->groups);
+    arg_optional(&args, dw);
+    arg_optional(&args, db);
+    atto__arg_index(&args, g->k.wide, n->cols);
+    atto__arg_index(&args, g->k.wide, strips);
+    atto__arg_uint(&args, n->add_dw);
+    atto__arg_uint(&args, n->add_db);
+    return atto__launch(g->k.dev, &variant, &args, dw && db ? 2 * strips : strips);
+}
+
+static atto_status norm_backward(atto_device *dev, const atto__row_norm *n)
+{
+    gradient g;
+    ATTO_TRY(plan_gradient(dev, n, &g));
+    if (n->rows > 0) ATTO_TRY(g.rows.held ? launch_held(&g) : launch_columns(&g));
+    if (!g.wants_sums || n->cols == 0) return ATTO_OK;
+    if (n->dw && n->db && n->dw->dtype == n->db->dtype) return launch_join(&g, n->dw, n->db);
+    if (n->dw) ATTO_TRY(launch_join(&g, n->dw, NULL));
+    return n->db ? launch_join(&g, NULL, n->db) : ATTO_OK;
+}
+
+/* ---- the ops ---- */
+
+atto_status atto__opencl_layer_norm_forward(atto_device *dev, const struct atto_layer_norm_args *a,
+                                            const atto__layout *layout)
+{
+    (void)layout;
+    const atto__row_norm n = atto__layer_norm_of(a);
+    return norm_forward(dev, &n);
+}
+
+atto_status atto__opencl_layer_norm_backward(atto_device *dev, const struct atto_layer_norm_args *a,
+                                             const atto__layout *layout)
+{
+    (void)layout;
+    const atto__row_norm n = atto__layer_norm_of(a);
+    return norm_backward(dev, &n);
+}
+
+atto_status atto__opencl_rms_norm_forward(atto_device *dev, const struct atto_rms_norm_args *a,
+                                          const atto__layout *layout)
+{
+    (void)layout;
+    const atto__row_norm n = atto__rms_norm_of(a);
+    return norm_forward(dev, &n);
+}
+
+atto_status atto__opencl_rms_norm_backward(atto_device *dev, const struct atto_rms_norm_args *a,
+                                           const atto__layout *layout)
+{
+    (void)layout;
+    const atto__row_norm n = atto__rms_norm_of(a);
+    return norm_backward(dev, &n);
+}
+
+/* Rows of 1024 in that dtype, which are held. */
+static atto_status prepare(atto_device *dev, atto_dtype dtype, bool centred)
+{
+    static const char *const kernels[] = { "atto_norm_forward", "atto_norm_backward",
+                                           "atto_norm_join" };
+    const int32_t group = (int32_t)atto__opencl_of(dev)->group_size;
+    for (int32_t i = 0; i < 3; i++) {
+        const atto__row_shape join = { group, 1, false };
+        const atto__norm_knobs knobs = {
+            .kernel = kernels[i],
+            .dtype = i == 2 ? ATTO_F32 : dtype,
+            .param = ATTO_F32,
+            .centred = i == 2 || centred,
+            .rows = i == 2 ? join : atto__row_shape_of(1024, dtype, group, i == 1),
+        };
+        atto__variant variant;
+        atto__norm_variant(&knobs, &variant);
+        ATTO_TRY(atto__prepare(dev, &variant));
+    }
+    return ATTO_OK;
+}
+
+atto_status atto__opencl_layer_norm_prepare(atto_device *dev, atto_dtype dtype)
+{
+    return prepare(dev, dtype, true);
+}
+
+atto_status atto__opencl_rms_norm_prepare(atto_device *dev, atto_dtype dtype)
+{
+    return prepare(dev, dtype, false);
+}

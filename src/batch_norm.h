@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: MIT */
+/* What both backends derive from the arguments of batch norm. */
+#ifndef ATTO_BATCH_NORM_H
+#define ATTO_BATCH_NORM_H
+
+#include <attocl/batch_norm.h>
+
+/* x as [n, channels, size], dense; channels_last is [n, channels, 1]. */
+typedef struct atto__batch_norm {
+    int64_t n, channels, size;
+    int64_t values; /* in each channel */
+} atto__batch_norm;
+
+static inline atto__batch_norm atto__batch_norm_of(const atto_tensor *x)
+{
+    atto__batch_norm b = { x->shape[0], x->shape[1], 1, 0 };
+    for (int32_t d = 2; d < x->rank; d++) b.size *= x->shape[d];
+    b.values = b.n * b.size;
+    return b;
+}
+
+#endif

@@ -1,0 +1,449 @@
+/* SPDX-License-Identifier: MIT */
+/* batch_norm.cl - batch norm, residual, activation.
+ *
+ *   forward    moments, finish (mean, rstd, running statistics), then y = act(n w + b + residual),
+ *              n = (x - mean) rstd
+ *   backward   sums of dz = act'(n w + b + residual) dy and of dz n, their finish (db, dw), then
+ *              dx = w rstd (dz - (db + n dw) / M), dresidual = dz
+ *
+ * A unit is ATTO_RUN neighbouring elements. ATTO_LAST 0: x is [n, channels, size], a unit has one channel,
+ * and a channel has `folded` units, per_run of them in each run of size. ATTO_LAST 1: x is
+ * [folded, channels], a unit has ATTO_RUN channels, and there are `kept` units side by side.
+ *
+ * A work-group takes a strip of `columns` channels (units of them) and a slab of per_slab units along
+ * folded; `lanes` work-items share a column:
+ *
+ *     group = slab * strips + strip,  item = lane * columns + column
+ *
+ *   partial: [slabs, 2, channels], mean and squares about it, or sums of dz and of dz n
+ *
+ *   -D         default         meaning
+ *   ATTO_LAST  0               1: channels are neighbours
+ *   ATTO_ACT   attom_identity  function of atto_math.h; its derivative is ATTO_ACT with _grad
+ *   ATTO_OUT   f32             storage of dw and db
+ *   and those of atto_kernel.h; ATTO_RUN is ATTO_VEC where ATTO_VECTORS, else 1; ATTO_LANES of
+ *   atto_reduce.h in the two finishes
+ */
+#include "atto_kernel.h"
+#include "atto_reduce.h"
+
+#ifndef ATTO_LAST
+#define ATTO_LAST 0
+#endif
+#ifndef ATTO_ACT
+#define ATTO_ACT attom_identity
+#endif
+#ifndef ATTO_OUT
+#define ATTO_OUT f32
+#endif
+#define ATTO_ACT_GRAD ATTO_PASTE(ATTO_ACT, _grad)
+typedef ATTO_PASTE(atto_, ATTO_OUT) out_t;
+
+#define UNITS     (ATTO_RUN > 4 ? 2 : 4)     /* that a lane loads before it uses them */
+#define RESULTS   (ATTO_LAST ? ATTO_RUN : 1) /* channels of a work-item */
+#define RESULT(k) (ATTO_LAST ? (k) : 0)      /* that element k of a unit belongs to */
+
+#define PLACE_PARAMETERS                                                             \
+    const atto_index channels, const atto_index kept, const atto_index per_run,      \
+        const atto_index folded, const atto_index per_slab, const atto_index strips, \
+        const uint columns
+
+/* Where a work-item is. */
+typedef struct place {
+    uint column, lane, lanes, columns;
+    size_t slab;
+    atto_index unit;       /* of a row, or channel */
+    atto_index first, end; /* of the slab, along folded; none where the unit is none */
+    uint exists;
+} place;
+
+static inline place place_of(atto_index kept, atto_index folded, atto_index per_slab,
+                             atto_index strips, uint columns)
+{
+    place p;
+    p.columns = columns;
+    p.lanes = ATTO_WG / columns;
+    p.column = (uint)get_local_id(0) % columns;
+    p.lane = (uint)get_local_id(0) / columns;
+    p.slab = get_group_id(0) / strips;
+    p.unit = (atto_index)(get_group_id(0) - p.slab * strips) * columns + p.column;
+    p.exists = p.unit < kept;
+    p.first = (atto_index)p.slab * per_slab;
+    p.end = min(p.first + per_slab, folded);
+    return p;
+}
+
+#define PLACE place_of(kept, folded, per_slab, strips, columns)
+
+/* First element of unit f of the work-item's column. */
+static inline size_t element_of(place p, atto_index f, atto_index channels, atto_index kept,
+                                atto_index per_run)
+{
+#if ATTO_LAST
+    return ((size_t)f * kept + p.unit) * ATTO_RUN;
+#else
+    const atto_index run = f / per_run;
+    return (((size_t)run * channels + p.unit) * per_run + (f - run * per_run)) * ATTO_RUN;
+#endif
+}
+
+#define ELEMENT(f) element_of(p, f, channels, kept, per_run)
+
+/* Columns' sums over their lanes, in all of them; scratch has RESULTS * ATTO_WG elements. */
+ATTO_UNROLLED void fold_lanes(float *v, place p, __local float *scratch)
+{
+    const uint item = get_local_id(0);
+    for (uint half_lanes = p.lanes / 2; half_lanes > 0; half_lanes /= 2) { /* the same for all */
+        barrier(CLK_LOCAL_MEM_FENCE);
+#pragma unroll
+        for (uint k = 0; k < RESULTS; k++) scratch[k * ATTO_WG + item] = v[k];
+        barrier(CLK_LOCAL_MEM_FENCE);
+#pragma unroll
+        for (uint k = 0; k < RESULTS; k++)
+            if (p.lane < half_lanes) v[k] += scratch[k * ATTO_WG + item + half_lanes * p.columns];
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+#pragma unroll
+    for (uint k = 0; k < RESULTS; k++)
+        if (p.lane == 0) scratch[k * ATTO_WG + p.column] = v[k];
+    barrier(CLK_LOCAL_MEM_FENCE);
+#pragma unroll
+    for (uint k = 0; k < RESULTS; k++) v[k] = scratch[k * ATTO_WG + p.column];
+}
+
+/* The two numbers of a work-item's channels go to its slab's part. */
+static inline void put_partial(__global float *partial, place p, atto_index channels, uint k,
+                               float a, float b)
+{
+    const size_t c = ATTO_LAST ? (size_t)p.unit * ATTO_RUN + k : p.unit;
+    if (p.lane > 0 || !p.exists) return;
+    partial[p.slab * 2 * channels + c] = a;
+    partial[(p.slab * 2 + 1) * channels + c] = b;
+}
+
+/* ---- forward ---- */
+
+#if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_batch_norm_moments)
+#define MOMENT_UNITS 4 /* of one tensor there is room for more */
+
+/* Source of the merging: Chan, Golub, LeVeque 1979. */
+ATTO_KERNEL void atto_batch_norm_moments(__global const ATTO_T *x, const ulong x_at,
+                                         __global float *partial, PLACE_PARAMETERS)
+{
+    __local float scratch[RESULTS * ATTO_WG];
+    const place p = PLACE;
+    float n = 0.0f, mean[RESULTS], squares[RESULTS];
+#pragma unroll
+    for (uint k = 0; k < RESULTS; k++) mean[k] = squares[k] = 0.0f;
+    x += x_at;
+    for (atto_index f = p.first + p.lane; p.exists && f < p.end; f += MOMENT_UNITS * p.lanes) {
+        float v[MOMENT_UNITS][ATTO_RUN], sum[RESULTS], about[RESULTS];
+        float count = 0.0f;
+#pragma unroll
+        for (uint j = 0; j < MOMENT_UNITS; j++) {
+            const bool is_unit = f + j * p.lanes < p.end;
+            atto_load_run(x, ELEMENT(is_unit ? f + j * p.lanes : f), 1, ATTO_RUN, v[j]);
+            count += is_unit ? (ATTO_LAST ? 1.0f : (float)ATTO_RUN) : 0.0f;
+        }
+#pragma unroll
+        for (uint k = 0; k < RESULTS; k++) sum[k] = about[k] = 0.0f;
+#pragma unroll
+        for (uint j = 0; j < MOMENT_UNITS; j++) {
+#pragma unroll
+            for (uint k = 0; k < ATTO_RUN; k++)
+                sum[RESULT(k)] += f + j * p.lanes < p.end ? v[j][k] : 0.0f;
+        }
+        const float each = 1.0f / count; /* exact for a power of two */
+#pragma unroll
+        for (uint k = 0; k < RESULTS; k++) sum[k] *= each;
+#pragma unroll
+        for (uint j = 0; j < MOMENT_UNITS; j++) {
+#pragma unroll
+            for (uint k = 0; k < ATTO_RUN; k++) {
+                const float d = f + j * p.lanes < p.end ? v[j][k] - sum[RESULT(k)] : 0.0f;
+                about[RESULT(k)] += d * d;
+            }
+        }
+        const float share = count / (n + count);
+#pragma unroll
+        for (uint k = 0; k < RESULTS; k++) {
+            const float apart = sum[k] - mean[k];
+            mean[k] += apart * share;
+            squares[k] += about[k] + apart * apart * (n * share);
+        }
+        n += count;
+    }
+    const float values = (float)(p.end - p.first) * (ATTO_LAST ? 1.0f : (float)ATTO_RUN);
+    float all[RESULTS], rest[RESULTS];
+#pragma unroll
+    for (uint k = 0; k < RESULTS; k++) all[k] = n * mean[k];
+    fold_lanes(all, p, scratch);
+#pragma unroll
+    for (uint k = 0; k < RESULTS; k++) {
+        all[k] /= values;
+        const float apart = n > 0.0f ? mean[k] - all[k] : 0.0f;
+        rest[k] = n * apart;
+        squares[k] += n * (apart * apart);
+    }
+    fold_lanes(rest, p, scratch);
+    fold_lanes(squares, p, scratch);
+#pragma unroll
+    for (uint k = 0; k < RESULTS; k++) {
+        const float left = rest[k] / values;
+        put_partial(partial, p, channels, k, all[k] + left, squares[k] - rest[k] * left);
+    }
+}
+#endif
+
+#if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_batch_norm_finish)
+/* Merges slabs; ATTO_LANES work-items have a channel. slabs 0: statistics are the running ones. batches
+ * is counted up by the kernel behind this one. */
+ATTO_KERNEL void atto_batch_norm_finish(__global const float *partial, __global float *mean,
+                                        const ulong mean_at, __global float *rstd,
+                                        const ulong rstd_at, __global float *running_mean,
+                                        const ulong running_mean_at, __global float *running_var,
+                                        const ulong running_var_at, __global const long *batches,
+                                        const ulong batches_at, const ulong channels,
+                                        const ulong slabs, const ulong folded, const ulong per_slab,
+                                        const uint per_unit, const float momentum,
+                                        const uint cumulative, const float eps)
+{
+    __local float2 scratch[ATTO_WG];
+    const size_t channel = get_group_id(0) * (size_t)ATTO_ROWS + get_local_id(0) / ATTO_LANES;
+    const bool inside = channel < channels;
+    const float values = (float)folded * (float)per_unit;
+    float sum = 0.0f;
+    for (ulong s = ATTO_LANE(); inside && s < slabs; s += ATTO_LANES) {
+        const float n = (float)(min((s + 1) * per_slab, folded) - s * per_slab) * (float)per_unit;
+        sum += n * partial[s * 2 * channels + channel];
+    }
+    const float all = atto_row_sum(sum, (__local float *)scratch) / values;
+    float2 about = (float2)(0.0f, 0.0f);
+    for (ulong s = ATTO_LANE(); inside && s < slabs; s += ATTO_LANES) {
+        const float n = (float)(min((s + 1) * per_slab, folded) - s * per_slab) * (float)per_unit;
+        const float apart = partial[s * 2 * channels + channel] - all;
+        about +=
+            (float2)(n * apart, partial[(s * 2 + 1) * channels + channel] + n * (apart * apart));
+    }
+    about = atto_row_sum2(about, scratch);
+    if (!inside || ATTO_LANE() != 0) return;
+    if (running_mean) running_mean += running_mean_at + channel;
+    if (running_var) running_var += running_var_at + channel;
+    const float rest = about.x / values, squares = about.y - about.x * rest;
+    const float m = slabs > 0 ? all + rest : *running_mean;
+    const float var = slabs > 0 ? squares / values : *running_var;
+    if (mean) mean[mean_at + channel] = m;
+    if (rstd) rstd[rstd_at + channel] = attop_rsqrt((var < 0.0f ? 0.0f : var) + eps);
+    if (slabs == 0 || !running_mean) return;
+    const float share = cumulative ? 1.0f / (float)(batches[batches_at] + 1) : momentum;
+    *running_mean = (1.0f - share) * *running_mean + share * m;
+    *running_var = (1.0f - share) * *running_var + share * (squares / (values - 1.0f));
+}
+#endif
+
+/* What a work-item knows of its channels. */
+typedef struct channel_numbers {
+    float mean[RESULTS], rstd[RESULTS], w[RESULTS], b[RESULTS];
+} channel_numbers;
+
+#define CHANNEL_PARAMETERS                                                                       \
+    __global const float *mean, const ulong mean_at, __global const float *rstd,                 \
+        const ulong rstd_at, __global const float *w, const ulong w_at, __global const float *b, \
+        const ulong b_at
+
+ATTO_UNROLLED void load_channels(channel_numbers *c, place p, CHANNEL_PARAMETERS)
+{
+#pragma unroll
+    for (uint k = 0; k < RESULTS; k++) {
+        const size_t at = p.exists ? (size_t)p.unit * RESULTS + k : 0;
+        c->mean[k] = mean[mean_at + at];
+        c->rstd[k] = rstd[rstd_at + at];
+        c->w[k] = w ? w[w_at + at] : 1.0f;
+        c->b[k] = b ? b[b_at + at] : 0.0f;
+    }
+}
+
+#define LOAD_CHANNELS(c) load_channels(&(c), p, mean, mean_at, rstd, rstd_at, w, w_at, b, b_at)
+
+#if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_batch_norm_apply)
+ATTO_KERNEL void atto_batch_norm_apply(__global const ATTO_T *x, const ulong x_at,
+                                       __global const ATTO_T *residual, const ulong residual_at,
+                                       __global ATTO_T *y, const ulong y_at, __global long *batches,
+                                       const ulong batches_at, CHANNEL_PARAMETERS, PLACE_PARAMETERS,
+                                       const float act_a, const float act_b)
+{
+    const place p = PLACE;
+    channel_numbers c;
+    if (batches && get_global_id(0) == 0) batches[batches_at] += 1;
+    LOAD_CHANNELS(c);
+    x += x_at;
+    y += y_at;
+    if (residual) residual += residual_at;
+    for (atto_index f = p.first + p.lane; p.exists && f < p.end; f += UNITS * p.lanes) {
+        float v[UNITS][ATTO_RUN], r[UNITS][ATTO_RUN];
+#pragma unroll
+        for (uint j = 0; j < UNITS; j++) {
+            const atto_index u = f + j * p.lanes < p.end ? f + j * p.lanes : f;
+            atto_load_run(x, ELEMENT(u), 1, ATTO_RUN, v[j]);
+            if (residual) atto_load_run(residual, ELEMENT(u), 1, ATTO_RUN, r[j]);
+        }
+#pragma unroll
+        for (uint j = 0; j < UNITS; j++) {
+            if (f + j * p.lanes >= p.end) continue;
+#pragma unroll
+            for (uint k = 0; k < ATTO_RUN; k++) {
+                const uint i = RESULT(k);
+                float z = (v[j][k] - c.mean[i]) * c.rstd[i] * c.w[i] + c.b[i];
+                if (residual) z += r[j][k];
+                v[j][k] = ATTO_ACT(z, act_a, act_b);
+            }
+            atto_store_run(y, ELEMENT(f + j * p.lanes), 1, ATTO_RUN, v[j]);
+        }
+    }
+}
+#endif
+
+/* ---- backward ---- */
+
+#define GRADIENT_PARAMETERS                                                                   \
+    __global const ATTO_T *x, const ulong x_at, __global const ATTO_T *dy, const ulong dy_at, \
+        __global const ATTO_T *residual, const ulong residual_at, CHANNEL_PARAMETERS,         \
+        PLACE_PARAMETERS, const float act_a, const float act_b
+
+/* n in place of x, dz in place of dy. r is the residual where there is one. */
+ATTO_UNROLLED void gradient_of(float *x, float *dy, const float *r, uint has_residual,
+                               const channel_numbers *c, float act_a, float act_b)
+{
+#pragma unroll
+    for (uint k = 0; k < ATTO_RUN; k++) {
+        const uint i = RESULT(k);
+        x[k] = (x[k] - c->mean[i]) * c->rstd[i];
+        float z = x[k] * c->w[i] + c->b[i];
+        if (has_residual) z += r[k];
+        dy[k] = ATTO_ACT_GRAD(z, act_a, act_b) * dy[k];
+    }
+}
+
+/* The units of x, dy and residual that begin at f, all loaded before one is used. */
+#define LOAD_GRADIENT(vx, vdy, r)                                             \
+    _Pragma("unroll") for (uint j = 0; j < UNITS; j++)                        \
+    {                                                                         \
+        const atto_index u = f + j * p.lanes < p.end ? f + j * p.lanes : f;   \
+        atto_load_run(x, ELEMENT(u), 1, ATTO_RUN, vx[j]);                     \
+        atto_load_run(dy, ELEMENT(u), 1, ATTO_RUN, vdy[j]);                   \
+        if (residual) atto_load_run(residual, ELEMENT(u), 1, ATTO_RUN, r[j]); \
+    }
+
+#if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_batch_norm_sums)
+ATTO_KERNEL void atto_batch_norm_sums(GRADIENT_PARAMETERS, __global float *partial)
+{
+    __local float scratch[RESULTS * ATTO_WG];
+    const place p = PLACE;
+    channel_numbers c;
+    float dz[RESULTS], dzn[RESULTS];
+    LOAD_CHANNELS(c);
+    x += x_at;
+    dy += dy_at;
+    if (residual) residual += residual_at;
+#pragma unroll
+    for (uint k = 0; k < RESULTS; k++) dz[k] = dzn[k] = 0.0f;
+    for (atto_index f = p.first + p.lane; p.exists && f < p.end; f += UNITS * p.lanes) {
+        float vx[UNITS][ATTO_RUN], vdy[UNITS][ATTO_RUN], r[UNITS][ATTO_RUN];
+        LOAD_GRADIENT(vx, vdy, r)
+#pragma unroll
+        for (uint j = 0; j < UNITS; j++) {
+            if (f + j * p.lanes >= p.end) continue;
+            gradient_of(vx[j], vdy[j], r[j], residual != 0, &c, act_a, act_b);
+#pragma unroll
+            for (uint k = 0; k < ATTO_RUN; k++) {
+                dz[RESULT(k)] += vdy[j][k];
+                dzn[RESULT(k)] += vdy[j][k] * vx[j][k];
+            }
+        }
+    }
+    fold_lanes(dz, p, scratch);
+    fold_lanes(dzn, p, scratch);
+#pragma unroll
+    for (uint k = 0; k < RESULTS; k++) put_partial(partial, p, channels, k, dz[k], dzn[k]);
+}
+#endif
+
+#if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_batch_norm_join)
+/* sums: [2, channels], those of dz and dz n times scale; ATTO_LANES work-items have a channel. */
+ATTO_KERNEL void atto_batch_norm_join(__global const float *partial, __global float *sums,
+                                      __global out_t *dw, const ulong dw_at, __global out_t *db,
+                                      const ulong db_at, const ulong channels, const ulong slabs,
+                                      const float values, const uint add_dw, const uint add_db)
+{
+    __local float2 scratch[ATTO_WG];
+    const size_t channel = get_group_id(0) * (size_t)ATTO_ROWS + get_local_id(0) / ATTO_LANES;
+    const bool inside = channel < channels;
+    float2 sum = (float2)(0.0f, 0.0f);
+    for (ulong s = ATTO_LANE(); inside && s < slabs; s += ATTO_LANES)
+        sum += (float2)(partial[s * 2 * channels + channel],
+                        partial[(s * 2 + 1) * channels + channel]);
+    sum = atto_row_sum2(sum, scratch);
+    if (!inside || ATTO_LANE() != 0) return;
+    if (sums) sums[channel] = sum.x / values;
+    if (sums) sums[channels + channel] = sum.y / values;
+    if (db) {
+        const float old = add_db ? ATTO_PASTE(atto_widen_, ATTO_OUT)(db[db_at + channel]) : 0.0f;
+        db[db_at + channel] = ATTO_PASTE(atto_narrow_, ATTO_OUT)(sum.x + old);
+    }
+    if (dw) {
+        const float old = add_dw ? ATTO_PASTE(atto_widen_, ATTO_OUT)(dw[dw_at + channel]) : 0.0f;
+        dw[dw_at + channel] = ATTO_PASTE(atto_narrow_, ATTO_OUT)(sum.y + old);
+    }
+}
+#endif
+
+#if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_batch_norm_dx)
+/* sums NULL: they do not count. */
+ATTO_KERNEL void atto_batch_norm_dx(GRADIENT_PARAMETERS, __global const float *sums,
+                                    __global ATTO_T *dx, const ulong dx_at,
+                                    __global ATTO_T *dresidual, const ulong dresidual_at,
+                                    const uint add_dx, const uint add_dresidual)
+{
+    const place p = PLACE;
+    channel_numbers c;
+    float dz[RESULTS], dzn[RESULTS];
+    LOAD_CHANNELS(c);
+#pragma unroll
+    for (uint k = 0; k < RESULTS; k++) {
+        const size_t at = p.exists ? (size_t)p.unit * RESULTS + k : 0;
+        dz[k] = sums ? sums[at] : 0.0f;
+        dzn[k] = sums ? sums[channels + at] : 0.0f;
+    }
+    x += x_at;
+    dy += dy_at;
+    if (residual) residual += residual_at;
+    if (dx) dx += dx_at;
+    if (dresidual) dresidual += dresidual_at;
+    for (atto_index f = p.first + p.lane; p.exists && f < p.end; f += UNITS * p.lanes) {
+        float vx[UNITS][ATTO_RUN], vdy[UNITS][ATTO_RUN], r[UNITS][ATTO_RUN];
+        LOAD_GRADIENT(vx, vdy, r)
+#pragma unroll
+        for (uint j = 0; j < UNITS; j++) {
+            if (f + j * p.lanes >= p.end) continue;
+            const size_t at = ELEMENT(f + j * p.lanes);
+            float old[ATTO_RUN];
+            gradient_of(vx[j], vdy[j], r[j], residual != 0, &c, act_a, act_b);
+#pragma unroll
+            for (uint k = 0; k < ATTO_RUN; k++) {
+                const uint i = RESULT(k);
+                vx[j][k] = (c.w[i] * c.rstd[i]) * ((vdy[j][k] - dz[i]) - vx[j][k] * dzn[i]);
+            }
+            if (dx && add_dx) {
+                atto_load_run(dx, at, 1, ATTO_RUN, old);
+                atto_add_run(vx[j], old);
+            }
+            if (dx) atto_store_run(dx, at, 1, ATTO_RUN, vx[j]);
+            if (dresidual && add_dresidual) {
+                atto_load_run(dresidual, at, 1, ATTO_RUN, old);
+                atto_add_run(vdy[j], old);
+            }
+            if (dresidual) atto_store_run(dresidual, at, 1, ATTO_RUN, vdy[j]);
+        }
+    }
+}
+#endif

@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: MIT */
+/* Batch norm: checks, the public calls, the tape, modules. */
+#include "batch_norm.h"
+
+#include <math.h>
+#include <stddef.h>
+
+#include "alloc.h"
+#include "layers/checks.h"
+#include "train/module.h"
+
+/* ---- checks ---- */
+
+static atto_status check_numbers(const char *what, atto_activation act, float momentum, float eps)
+{
+    ATTO_TRY(atto__activation_check(what, act));
+    ATTO_REQUIRE(eps >= 0.0f && eps < INFINITY, ATTO_E_ARGUMENT,
+                 "%s: eps is %g, expected a number of 0 or more", what, (double)eps);
+    ATTO_REQUIRE(isfinite(momentum), ATTO_E_ARGUMENT, "%s: momentum is %g, expected a number", what,
+                 (double)momentum);
+    return ATTO_OK;
+}
+
+static atto_status check_statistics(const char *what, const struct atto_batch_norm_args *a)
+{
+    ATTO_REQUIRE(!a->running_mean == !a->running_var, ATTO_E_NULL,
+                 "%s: %s is NULL, and the other running statistics are not", what,
+                 a->running_mean ? "running_var" : "running_mean");
+    ATTO_REQUIRE(a->training || a->running_mean, ATTO_E_NULL,
+                 "%s: running_mean is NULL, and this is no training", what);
+    ATTO_REQUIRE(!a->training || !a->cumulative || !a->running_mean || a->batches, ATTO_E_NULL,
+                 "%s: batches is NULL, which cumulative needs", what);
+    ATTO_REQUIRE(!a->training || atto__batch_norm_of(a->x).values != 1, ATTO_E_ARGUMENT,
+                 "%s: x has one value in each channel, training needs more", what);
+    return ATTO_OK;
+}
+
+atto_status atto__batch_norm_check(const struct atto_batch_norm_args *a, atto__direction direction)
+{
+    const bool forward = direction == ATTO_FORWARD;
+    const char *what = forward ? "batch_norm_forward" : "batch_norm_backward";
+    const atto_dtype dtype = a->x->dtype;
+    ATTO_TRY(check_numbers(what, a->act, a->momentum, a->eps));
+    ATTO_REQUIRE(atto__is_float(dtype), ATTO_E_DTYPE, "%s: x is %s, expected f32, f16 or bf16",
+                 what, atto_dtype_name(dtype));
+    ATTO_REQUIRE(a->x->rank >= 2, ATTO_E_SHAPE, "%s: x has rank %d, expected [N, C] or [N, C, ...]",
+                 what, (int)a->x->rank);
+    const atto_shape x = atto_shape_of(a->x->rank, a->x->shape), c = atto_shape1(a->x->shape[1]);
+    const atto__expected both[] = { { "w", a->w, c, dtype, true },
+                                    { "b", a->b, c, dtype, true },
+                                    { "residual", a->residual, x, dtype, false },
+                                    { "mean", a->mean, c, ATTO_F32, false },
+                                    { "rstd", a->rstd, c, ATTO_F32, false } };
+    ATTO_TRY(atto__tensors_check(what, both, COUNT_OF(both)));
+    if (!forward) {
+        const atto__expected parts[] = { { "dy", a->dy, x, dtype, false },
+                                         { "dx", a->dx, x, dtype, false },
+                                         { "dw", a->dw, c, dtype, true },
+                                         { "db", a->db, c, dtype, true },
+                                         { "dresidual", a->dresidual, x, dtype, false } };
+        return atto__tensors_check(what, parts, COUNT_OF(parts));
+    }
+    const atto__expected parts[] = { { "running_mean", a->running_mean, c, ATTO_F32, false },
+                                     { "running_var", a->running_var, c, ATTO_F32, false },
+                                     { "batches", a->batches, atto_shape0(), ATTO_I64, false },
+                                     { "y", a->y, x, dtype, false } };
+    ATTO_TRY(atto__tensors_check(what, parts, COUNT_OF(parts)));
+    return check_statistics(what, a);
+}
+
+atto_status atto_batch_norm_forward(atto_device *dev, const struct atto_batch_norm_args *a)
+{
+    return atto__run(dev, ATTO_OP_BATCH_NORM, ATTO_FORWARD, a);
+}
+
+atto_status atto_batch_norm_backward(atto_device *dev, const struct atto_batch_norm_args *a)
+{
+    return atto__run(dev, ATTO_OP_BATCH_NORM, ATTO_BACKWARD, a);
+}
+
+/* ---- on a tape ---- */
+
+#define FIELD(name) offsetof(struct atto_batch_norm_args, name)
+
+/* 0 is the default, ATTO_ZERO is 0. */
+static float or_default(float given, float standard)
+{
+    if (given == 0.0f) return standard;
+    return given == (float)ATTO_ZERO ? 0.0f : given;
+}
+
+/* What the options name, as inputs of the op; backward reads b and residual for the activation alone. */
+static int32_t bind_inputs(const atto_batch_norm_options *o, atto_var x, atto__binding *out)
+{
+    const bool linear = o->act.kind == ATTO_ACT_IDENTITY;
+    const struct {
+        size_t field;
+        const atto_var *v;
+        bool passes, not_read;
+    } given[] = { { FIELD(w), o->weight, false, false },
+                  { FIELD(b), o->bias, false, linear },
+                  { FIELD(residual), o->residual, linear, linear },
+                  { FIELD(running_mean), o->running_mean, false, true },
+                  { FIELD(running_var), o->running_var, false, true },
+                  { FIELD(batches), o->batches, false, true } };
+    int32_t count = 0;
+    out[count++] = (atto__binding){ .field = FIELD(x), .v = x };
+    for (size_t i = 0; i < COUNT_OF(given); i++)
+        if (given[i].v)
+            out[count++] = (atto__binding){ .field = given[i].field,
+                                            .v = *given[i].v,
+                                            .passes = given[i].passes,
+                                            .not_read = given[i].not_read };
+    return count;
+}
+
+atto_var atto_batch_norm(atto_tape *tape, atto_var x, const atto_batch_norm_options *options)
+{
+    const atto_tensor *t = atto__tape_tensor(tape, "batch_norm", x);
+    const atto_batch_norm_options none = { .training = false };
+    const atto_batch_norm_options *o = options ? options : &none;
+    if (!t ||
+        atto__tape_fail(tape, atto__reserved_check("batch_norm: options", o->reserved)) != ATTO_OK)
+        return atto__no_var();
+    struct atto_batch_norm_args args = { .act = o->act,
+                                         .training = o->training,
+                                         .cumulative = o->cumulative,
+                                         .momentum = or_default(o->momentum, 0.1f),
+                                         .eps = or_default(o->eps, 1e-5f) };
+    const atto_shape channels = atto_shape1(t->rank >= 2 ? t->shape[1] : 0); /* or the op refuses */
+    atto__binding inputs[ATTO_NODE_INPUTS];
+    const int32_t count = bind_inputs(o, x, inputs);
+    const atto__result results[] = {
+        { .field = FIELD(y), .dtype = t->dtype, .shape = atto_shape_of(t->rank, t->shape) },
+        { .field = FIELD(mean), .dtype = ATTO_F32, .shape = channels, .only_saved = true },
+        { .field = FIELD(rstd), .dtype = ATTO_F32, .shape = channels, .only_saved = true },
+    };
+    return atto__record_op(tape, ATTO_OP_BATCH_NORM, &args, inputs, count, results, 3);
+}
+
+/* ---- as modules ---- */
+
+typedef struct batch_norm_module {
+    atto_param *weight, *bias;                      /* borrowed from the module; or NULL */
+    atto_tensor running_mean, running_var, batches; /* no dtype where statistics are not tracked */
+    int64_t channels;
+    atto_activation act;
+    bool cumulative;
+    float momentum, eps;
+    int32_t least_rank, most_rank; /* of the input */
+} batch_norm_module;
+
+static atto_status check_input(const atto_module *m, const batch_norm_module *data,
+                               const atto_tensor *x)
+{
+    char text[ATTO_SHAPE_TEXT];
+    ATTO_REQUIRE(x->rank >= data->least_rank && x->rank <= data->most_rank &&
+                     x->shape[1] == data->channels,
+                 ATTO_E_SHAPE, "%s: the input is %s, expected %d channels in %s",
+                 atto_module_class_name(m), atto__shape_text(x, text), (int)data->channels,
+                 data->most_rank == 4 ? "[N,C,H,W]" : "[N,C] or [N,C,L]");
+    return ATTO_OK;
+}
+
+static atto_var forward_with(atto_module *m, atto_tape *tape, atto_var x, const atto_var *residual)
+{
+    const batch_norm_module *data = atto_module_data(m);
+    const atto_tensor *t = atto__tape_tensor(tape, atto_module_class_name(m), x);
+    if (!t || atto__tape_fail(tape, check_input(m, data, t)) != ATTO_OK) return atto__no_var();
+    const bool tracks = data->running_mean.dtype != 0, training = atto_module_is_training(m);
+    const atto_var none = atto__no_var();
+    const atto_var weight = data->weight ? atto_use(tape, data->weight) : none;
+    const atto_var bias = data->bias ? atto_use(tape, data->bias) : none;
+    const atto_var mean = tracks ? atto_borrow(tape, &data->running_mean, false) : none;
+    const atto_var var = tracks ? atto_borrow(tape, &data->running_var, false) : none;
+    const atto_var batches = tracks ? atto_borrow(tape, &data->batches, false) : none;
+    const atto_batch_norm_options options = { .weight = data->weight ? &weight : NULL,
+                                              .bias = data->bias ? &bias : NULL,
+                                              .residual = residual,
+                                              .running_mean = tracks ? &mean : NULL,
+                                              .running_var = tracks ? &var : NULL,
+                                              .batches = tracks ? &batches : NULL,
+                                              .act = data->act,
+                                              .training = training || !tracks,
+                                              .cumulative = data->cumulative,
+                                              .momentum = data->momentum,
+                                              .eps = data->eps };
+    return atto_batch_norm(tape, x, &options);
+}
+
+static atto_var batch_norm_forward(atto_module *m, atto_tape *tape, atto_var x)
+{
+    return forward_with(m, tape, x, NULL);
+}
+
+static atto_var batch_norm_forward2(atto_module *m, atto_tape *tape, atto_var x, atto_var residual)
+{
+    return forward_with(m, tape, x, &residual);
+}
+
+static void batch_norm_destroy(void *data_)
+{
+    batch_norm_module *data = data_;
+    atto_tensor_free(&data->running_mean);
+    atto_tensor_free(&data->running_var);
+    atto_tensor_free(&data->batches);
+    atto__free(data);
+}
+
+static const atto_module_class batch_norm1d_class = { .name = "BatchNorm1d",
+                                                      .forward = batch_norm_forward,
+                                                      .destroy = batch_norm_destroy,
+                                                      .forward2 = batch_norm_forward2 };
+static const atto_module_class batch_norm2d_class = { .name = "BatchNorm2d",
+                                                      .forward = batch_norm_forward,
+                                                      .destroy = batch_norm_destroy,
+                                                      .forward2 = batch_norm_forward2 };
+
+static atto_status add_params(atto_module *m, const atto_batch_norm_module_options *o,
+                              batch_norm_module *data)
+{
+    const atto_dtype dtype = o->dtype ? o->dtype : ATTO_F32;
+    if (o->no_affine) return ATTO_OK;
+    ATTO_TRY(atto_module_param(m, "weight", dtype, atto_shape1(data->channels), &data->weight));
+    ATTO_TRY(atto_param_init_constant(data->weight, 1.0));
+    ATTO_TRY(atto_module_param(m, "bias", dtype, atto_shape1(data->channels), &data->bias));
+    return atto_param_init_constant(data->bias, 0.0);
+}
+
+/* A tensor of the module's own, registered under its name. */
+static atto_status add_buffer(atto_module *m, const char *name, atto_dtype dtype, atto_shape shape,
+                              double value, atto_tensor *out)
+{
+    ATTO_TRY(atto_tensor_alloc(atto_module_device(m), dtype, shape, out));
+    ATTO_TRY(atto_tensor_fill(out, value));
+    return atto_module_buffer(m, name, out);
+}
+
+static atto_status add_buffers(atto_module *m, const atto_batch_norm_module_options *o,
+                               batch_norm_module *data)
+{
+    const atto_shape channels = atto_shape1(data->channels);
+    if (o->no_running_stats) return ATTO_OK;
+    ATTO_TRY(add_buffer(m, "running_mean", ATTO_F32, channels, 0.0, &data->running_mean));
+    ATTO_TRY(add_buffer(m, "running_var", ATTO_F32, channels, 1.0, &data->running_var));
+    return add_buffer(m, "num_batches_tracked", ATTO_I64, atto_shape0(), 0.0, &data->batches);
+}
+
+static atto_status create(atto_device *dev, const char *what, const atto_module_class *cls,
+                          int64_t channels, const atto_batch_norm_module_options *options,
+                          atto_module **m)
+{
+    ATTO_REQUIRE(m, ATTO_E_NULL, "%s: m is NULL", what);
+    *m = NULL;
+    const atto_batch_norm_module_options none = { .eps = 0.0f };
+    const atto_batch_norm_module_options *o = options ? options : &none;
+    ATTO_TRY(atto__reserved_check(what, o->reserved));
+    ATTO_REQUIRE(channels >= 0, ATTO_E_SHAPE, "%s: %lld channels", what, (long long)channels);
+    ATTO_TRY(check_numbers(what, o->act, or_default(o->momentum, 0.1f), or_default(o->eps, 1e-5f)));
+    batch_norm_module *data = atto__alloc(sizeof *data);
+    ATTO_REQUIRE(data, ATTO_E_MEMORY, "%s: out of host memory", what);
+    const bool flat = cls == &batch_norm1d_class;
+    *data = (batch_norm_module){ .channels = channels,
+                                 .act = o->act,
+                                 .cumulative = o->cumulative,
+                                 .momentum = o->momentum,
+                                 .eps = o->eps,
+                                 .least_rank = flat ? 2 : 4,
+                                 .most_rank = flat ? 3 : 4 };
+    atto_module *made;
+    atto_status status = atto_module_create(dev, cls, data, &made);
+    if (status != ATTO_OK) {
+        atto__free(data);
+        return atto__fail_in(status, "%s: ", what);
+    }
+    status = add_params(made, o, data);
+    if (status == ATTO_OK) status = add_buffers(made, o, data);
+    if (status == ATTO_OK) {
+        *m = made;
+    } else {
+        atto_module_free(made);
+    }
+    return status == ATTO_OK ? ATTO_OK : atto__fail_in(status, "%s: ", what);
+}
+
+atto_status atto_batch_norm1d_create(atto_device *dev, int64_t channels,
+                                     const atto_batch_norm_module_options *options, atto_module **m)
+{
+    return create(dev, "batch_norm1d_create", &batch_norm1d_class, channels, options, m);
+}
+
+atto_status atto_batch_norm2d_create(atto_device *dev, int64_t channels,
+                                     const atto_batch_norm_module_options *options, atto_module **m)
+{
+    return create(dev, "batch_norm2d_create", &batch_norm2d_class, channels, options, m);
+}
