@@ -73,6 +73,8 @@ typedef struct bench_row {
     uint32_t dtypes;         /* dtypes of x that run when the user names one */
     int32_t reads;           /* elementwise: tensors like x that must be read ... */
     int32_t writes;          /* ... and tensors like out that must be written */
+    double parts;            /* and what share of such a tensor more is read or written, */
+    double words;            /* and how many 32-bit words per element */
     int32_t flops;           /* per element: products, sums, and one per elementary function; per
                                 m n k where there are matrices: 2 a product */
     bench_matrix matrix;     /* as on a GPU, see bench_matrix_of */
@@ -80,7 +82,7 @@ typedef struct bench_row {
 
 /* X(name): bench_<name>.c defines bench_<name>_rows and bench_<name>_row_count. */
 #define BENCH_TABLES(X) \
-    X(act) X(dropout) X(linear) X(cross_entropy) X(elementwise) X(reduce) X(optim) X(tensor)
+    X(act) X(dropout) X(linear) X(cross_entropy) X(elementwise) X(reduce) X(pool) X(optim) X(tensor)
 
 #define X(name)                                   \
     extern const bench_row bench_##name##_rows[]; \

@@ -14,6 +14,7 @@
 #include <attocl/dropout.h>
 #include <attocl/elementwise.h>
 #include <attocl/linear.h>
+#include <attocl/pool.h>
 #include <attocl/reduce.h>
 
 #include <attocl/meter.h>

@@ -46,6 +46,9 @@ static const struct {
     { "mean", 5, 5 }, /* division */
     { "max", 0, 5 },  /* dy / ties */
     { "min", 0, 5 },
+    /* Beside the summands: division 5, the divisor as a product 1; grad: reciprocal 5, products 2. */
+    { "avg_pool", 6, 7 },
+    { "max_pool", 0, 0 },
 };
 
 /* "gelu" or "gelu_grad": k of that op; activations have theirs in the oracle's rows. */

@@ -7,12 +7,13 @@
 
 /* Which of the library's ops runs. */
 typedef enum check_family {
-    CHECK_ACT,          /* atto_act_* */
-    CHECK_DROPOUT,      /* atto_dropout_* */
-    CHECK_UNARY,        /* atto_unary_* */
-    CHECK_BINARY,       /* atto_binary_* */
-    CHECK_LINEAR,       /* atto_linear_*, through check_linear */
-    CHECK_CROSS_ENTROPY /* nothing of the op below counts */
+    CHECK_ACT,           /* atto_act_* */
+    CHECK_DROPOUT,       /* atto_dropout_* */
+    CHECK_UNARY,         /* atto_unary_* */
+    CHECK_BINARY,        /* atto_binary_* */
+    CHECK_LINEAR,        /* atto_linear_*, through check_linear */
+    CHECK_CROSS_ENTROPY, /* nothing of the op below counts */
+    CHECK_POOL           /* kind 1: maxima */
 } check_family;
 
 /* One op as selftest runs it: an activation, dropout, or both, perhaps behind a product; a unary or
@@ -42,6 +43,10 @@ atto_status check_widen(atto_device *dev, const void *in, atto_dtype dtype, int6
  * call fails. */
 atto_status check_cross_entropy(atto_device *dev, atto_device *reference, bool backward,
                                 atto_dtype dtype, double *ratio);
+
+/* The same for pooling: means or maxima, every kernel, contiguous and channels_last. */
+atto_status check_pool(atto_device *dev, atto_device *reference, bool is_max, bool backward,
+                       atto_dtype dtype, double *ratio);
 
 /* The worst element of a comparison: error / tolerance, at most 1 when all is well. */
 typedef struct check_worst {

@@ -75,6 +75,8 @@ static const check_op ops[] = {
     { "linear",       { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_LINEAR, 0 },
     { "linear+gelu",  { ATTO_ACT_GELU,     0.0f, 0.0f }, 0.5f, CHECK_LINEAR, 0 },
     { "cross_entropy", { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_CROSS_ENTROPY, 0 },
+    { "avg_pool",     { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_POOL, 0 },
+    { "max_pool",     { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_POOL, 1 },
 };
 /* clang-format on */
 
@@ -232,6 +234,12 @@ static double run_cell(selftest *s, const check_op *op, bool backward, atto_dtyp
     if (op->family == CHECK_CROSS_ENTROPY) {
         const atto_status status =
             check_cross_entropy(s->dev, s->reference, backward, dtype, &ratio);
+        if (status != ATTO_OK) tool_fail(op->name, status);
+        return ratio;
+    }
+    if (op->family == CHECK_POOL) {
+        const atto_status status =
+            check_pool(s->dev, s->reference, op->kind == 1, backward, dtype, &ratio);
         if (status != ATTO_OK) tool_fail(op->name, status);
         return ratio;
     }

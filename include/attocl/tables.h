@@ -121,6 +121,9 @@
  *                ROWS: each tensor is a matrix with unit stride along its rows, its leading
  *                dimensions merged to one
  *                DENSE: each tensor is row-major without gaps
+ *                IMAGES: each tensor has four dimensions, batch, channels, height, width (those that
+ *                the caller's lacks have size 1); all have unit stride along width, or all along
+ *                channels (channels_last); other strides are what they are
  *   autocast     what autocast will do to the inputs: LOW, F32, WIDEST or FLOW
  *   in_place     IN_PLACE: an output may be exactly one of the inputs; else DISTINCT
  *   random       DROPS_BY(field): draws numbers by logical element index when that probability is
@@ -137,7 +140,9 @@
     X(binary,  BINARY,  BROADCAST, WIDEST, IN_PLACE, FIXED,             NONE) \
     X(where,   WHERE,   BROADCAST, WIDEST, IN_PLACE, FIXED,             NONE) \
     X(compare, COMPARE, BROADCAST, WIDEST, DISTINCT, FIXED,             NONE) \
-    X(reduce,  REDUCE,  BROADCAST, F32,    DISTINCT, FIXED,             NONE)
+    X(reduce,  REDUCE,  BROADCAST, F32,    DISTINCT, FIXED,             NONE) \
+    X(avg_pool, AVG_POOL, IMAGES,  FLOW,   DISTINCT, FIXED,             NONE) \
+    X(max_pool, MAX_POOL, IMAGES,  FLOW,   DISTINCT, FIXED,             NONE)
 
 /* F(field, role), beside each args struct as ATTO_<OP>_FIELDS. Roles:
  *   IN          read by forward and again by backward      must be given to both
@@ -167,6 +172,8 @@
     F(cond, IN) F(a, IN_FWD_OPT) F(b, IN_FWD_OPT) F(y, OUT) F(dy, DIN) F(da, DOUT) F(db, DOUT)
 #define ATTO_COMPARE_FIELDS(F) F(a, IN_FWD) F(b, IN_FWD_OPT) F(y, OUT)
 #define ATTO_REDUCE_FIELDS(F)  F(x, IN_NEEDED) F(y, SAVED_NEEDED) F(dy, DIN) F(dx, DOUT)
+#define ATTO_AVG_POOL_FIELDS(F) F(x, IN_FWD) F(y, OUT) F(dy, DIN) F(dx, DOUT)
+#define ATTO_MAX_POOL_FIELDS(F) F(x, IN_FWD) F(y, OUT) F(indices, SAVED_OPT) F(dy, DIN) F(dx, DOUT)
 /* clang-format on */
 
 #endif

@@ -100,6 +100,14 @@ void atto__arg_sizes(atto__args *args, bool wide, const int64_t *size)
     atto__arg_uint4(args, shift);
 }
 
+void atto__arg_divider(atto__args *args, bool wide, int64_t by)
+{
+    uint32_t magic = 0, shift = 0;
+    if (!wide) divider_of((uint32_t)by, &magic, &shift);
+    atto__arg_uint(args, magic);
+    atto__arg_uint(args, shift);
+}
+
 static void arg_strides(atto__args *args, const atto__layout *layout, const int64_t *strides)
 {
     int64_t aligned[4];

@@ -36,6 +36,9 @@ int64_t atto__walk_groups(const atto_device *dev, const atto__walk *walk);
 /* Four sizes, and what divides by them: three arguments. */
 void atto__arg_sizes(atto__args *args, bool wide, const int64_t *size);
 
+/* What atto_divide of the kernels divides by besides the number itself: two arguments. */
+void atto__arg_divider(atto__args *args, bool wide, int64_t by);
+
 #define ATTO_ELEMENTWISE_TENSORS 4
 
 /* A call of a family whose kernels have the parameters: tensors, walk, the op's own, dropout. */
