@@ -236,6 +236,7 @@ static void count_work(const bench_case *c, const bench_tensors *t, bench_result
     r->shape = atto_shape_of(out->rank, out->shape);
     r->bytes = n * (double)(c->row->reads * (int64_t)atto_dtype_size(c->dtype) +
                             c->row->writes * (int64_t)atto_dtype_size(out->dtype));
+    r->bytes += n * (c->row->parts * (double)atto_dtype_size(c->dtype) + 4.0 * c->row->words);
     r->flops = n * c->row->flops;
 }
 

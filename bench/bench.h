@@ -74,6 +74,8 @@ typedef struct bench_row {
     uint32_t dtypes;         /* dtypes of x that run when the user names one */
     int32_t reads;           /* elementwise: tensors like x that must be read ... */
     int32_t writes;          /* ... and tensors like out that must be written */
+    double parts;            /* and what share of such a tensor more is read or written, */
+    double words;            /* and how many 32-bit words per element */
     int32_t flops;           /* per element: products, sums, and one per elementary function; per
                                 m n k where there are matrices: 2 a product */
     bench_matrix matrix;     /* as on a GPU, see bench_matrix_of */
@@ -86,7 +88,8 @@ typedef struct bench_row {
     X(linear)           \
     X(cross_entropy)    \
     X(elementwise)      \
-    X(reduce) X(softmax) X(glu) X(optim) X(tensor) X(loss) X(nll_loss) X(layer_norm) X(batch_norm)
+    X(reduce)           \
+    X(softmax) X(glu) X(optim) X(tensor) X(loss) X(nll_loss) X(layer_norm) X(batch_norm) X(pool)
 
 #define X(name)                                   \
     extern const bench_row bench_##name##_rows[]; \

@@ -19,6 +19,7 @@
 #include <attocl/linear.h>
 #include <attocl/loss.h>
 #include <attocl/nll_loss.h>
+#include <attocl/pool.h>
 #include <attocl/reduce.h>
 #include <attocl/softmax.h>
 

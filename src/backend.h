@@ -27,6 +27,9 @@ typedef struct atto__layout {
                        what their sum is divided by */
     bool dense;     /* rank <= 1, every stride 1, logical index = position */
     bool wide; /* an offset relative to a view's start, or an index, reaches 2^31 (or forced) */
+    bool
+        channels_last; /* IMAGES: unit stride along channels, else along width; of the rest only wide
+                           is set */
 } atto__layout;
 
 /* Two for each tensor of a user's kernel, and n. */
@@ -105,7 +108,7 @@ typedef struct atto__vtable {
     /* Whether the op would run here on this dtype; may build a kernel. */
     bool (*supports)(atto_device *dev, atto_op op, atto_dtype dtype);
 
-    /* The ops. layout is NULL unless the op table says ELEMENTWISE or BROADCAST. ATTO_E_BUILD (the kernel cannot
+    /* The ops. layout is NULL unless the op table says ELEMENTWISE, BROADCAST or IMAGES. ATTO_E_BUILD (the kernel cannot
      * be built) makes run.c fall back to the CPU; any other failure is the call's result. */
 #define X(op, OP, layout, autocast, in_place, random, data_errors)               \
     atto_status (*op##_forward)(atto_device *, const struct atto_##op##_args *,  \

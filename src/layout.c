@@ -136,6 +136,45 @@ bool atto__view_rows(atto_tensor *t)
     return true;
 }
 
+int32_t atto__view_innermost(const atto_tensor *t)
+{
+    for (int32_t c = 0; c < 2 && t->rank >= 3 && !atto__view_dense(t); c++) {
+        atto_tensor moved = *t;
+        for (int32_t d = c; d + 1 < t->rank; d++) {
+            moved.shape[d] = t->shape[d + 1];
+            moved.stride[d] = t->stride[d + 1];
+        }
+        moved.shape[t->rank - 1] = t->shape[c];
+        moved.stride[t->rank - 1] = t->stride[c];
+        if (atto__view_dense(&moved)) return c;
+    }
+    return t->rank - 1;
+}
+
+void atto__view_image(atto_tensor *t, int32_t spatial)
+{
+    const atto_tensor from = *t;
+    t->rank = 4;
+    for (int32_t d = 0; d < 4; d++) {
+        t->shape[d] = 1;
+        t->stride[d] = 0;
+    }
+    for (int32_t d = 0; d < from.rank; d++) {
+        const int32_t behind = from.rank - 1 - d; /* dimensions to the right of it */
+        const int32_t to = behind < spatial ? 3 - behind : 1 - (behind - spatial);
+        t->shape[to] = from.shape[d];
+        t->stride[to] = from.shape[d] == 1 ? 0 : from.stride[d];
+    }
+}
+
+bool atto__image_unit(atto_tensor *t, bool channels_last)
+{
+    const int32_t d = channels_last ? 1 : 3;
+    if (t->shape[d] > 1 && t->stride[d] != 1) return false;
+    t->stride[d] = 1;
+    return true;
+}
+
 bool atto__view_expand(atto_tensor *view, const atto_tensor *full, uint32_t dims)
 {
     atto_tensor out = *view;

@@ -26,6 +26,18 @@ bool atto__view_dense(const atto_tensor *t);
  * strides do not allow that. */
 bool atto__view_rows(atto_tensor *t);
 
+/* The channels' dimension, 0 or 1, of an image of three dimensions or more that is channels_last and
+ * without gaps; the last dimension of any other view. */
+int32_t atto__view_innermost(const atto_tensor *t);
+
+/* Turns a view of spatial + 1 or spatial + 2 dimensions, spatial 1 or 2, into [batch, channels, height,
+ * width]; a missing one has size 1. Strides of dimensions of size 1 become 0. */
+void atto__view_image(atto_tensor *t, int32_t spatial);
+
+/* Makes a view [batch, channels, height, width] one with unit stride along channels, or along width: a
+ * stride 0 there becomes 1. False, with the view as it was, where its strides are others. */
+bool atto__image_unit(atto_tensor *t, bool channels_last);
+
 /* No element is reached twice. Exact for strides that nest, otherwise on the safe side. */
 bool atto__view_distinct(const atto_tensor *t);
 

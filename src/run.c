@@ -76,10 +76,17 @@ ATTO_OP_TABLE(X)
 #define BROADCAST_ROWS(op)        NULL
 #define BROADCAST_DENSE(op)       NULL
 #define BROADCAST_CHANNELS(op)    NULL
+#define BROADCAST_IMAGES(op)      NULL
+#define SPATIAL_ELEMENTWISE(op)   NULL
+#define SPATIAL_BROADCAST(op)     NULL
+#define SPATIAL_ROWS(op)          NULL
+#define SPATIAL_DENSE(op)         NULL
+#define SPATIAL_CHANNELS(op)      NULL
+#define SPATIAL_IMAGES(op)        atto__##op##_spatial
 static const atto__op_info ops[] = {
 #define X(op, OP, shape_rule, autocast, in_place, random, data_errors)                                 \
     { { #op "_forward", #op "_backward" }, sizeof(struct atto_##op##_args), offsetof(struct atto_##op##_args, reserved),           \
-      fields_##op, ATTO_LAYOUT_##shape_rule, BROADCAST_##shape_rule(op), IS_##in_place, IS_##data_errors, draws_##op,                      \
+      fields_##op, ATTO_LAYOUT_##shape_rule, BROADCAST_##shape_rule(op), SPATIAL_##shape_rule(op), IS_##in_place, IS_##data_errors, draws_##op,                      \
       check_##op, call_##op },
     ATTO_OP_TABLE(X)
 #undef X
@@ -347,6 +354,69 @@ static atto_status merge_channels(call *c)
     return ATTO_OK;
 }
 
+/* ---- images ---- */
+
+static bool is_image(const atto__operand *o, int32_t spatial)
+{
+    return o->given->rank == spatial + 1 || o->given->rank == spatial + 2;
+}
+
+/* The largest image of the call: what it would cost most to copy. */
+static atto__operand *largest_image(call *c, int32_t spatial)
+{
+    atto__operand *largest = NULL;
+    for (int32_t i = 0; i < c->operands.count; i++) {
+        atto__operand *o = &c->operands.list[i];
+        if (!is_image(o, spatial)) continue;
+        if (!largest || atto_tensor_numel(o->given) > atto_tensor_numel(largest->given))
+            largest = o;
+    }
+    return largest;
+}
+
+/* Packs an image so that the copy has unit stride along channels, or along width. */
+static atto_status pack_image(call *c, atto__operand *o, bool channels_last)
+{
+    const int32_t to_last[] = { 0, 2, 3, 1 }, from_last[] = { 0, 3, 1, 2 };
+    o->shaped = o->view;
+    if (channels_last) ATTO_TRY(atto_tensor_permute(&o->shaped, to_last, &o->shaped));
+    o->given = &o->shaped;
+    ATTO_TRY(atto__operand_pack(&c->operands, o));
+    if (channels_last) ATTO_TRY(atto_tensor_permute(&o->view, from_last, &o->view));
+    ATTO_REQUIRE(atto__image_unit(&o->view, channels_last), ATTO_E_STRIDE,
+                 "%s: %s cannot be packed", c->name, o->name);
+    return ATTO_OK;
+}
+
+static void widen_layout(const atto_tensor *t, atto__layout *layout)
+{
+    const int64_t extent = atto__extent(t), numel = atto_tensor_numel(t);
+    layout->wide = layout->wide || extent > INT32_MAX || numel > INT32_MAX;
+}
+
+/* Four dimensions each; all with the unit stride that the largest has. */
+static atto_status merge_images(call *c, atto__layout *layout)
+{
+    const int32_t spatial = c->op->spatial(c->args);
+    atto_tensor largest = largest_image(c, spatial)->view;
+    atto__view_image(&largest, spatial);
+    memset(layout, 0, sizeof *layout);
+    layout->wide = c->dev->options.set.index_bits == 64;
+    layout->channels_last = !atto__image_unit(&largest, false) && atto__image_unit(&largest, true);
+    for (int32_t i = 0; i < c->operands.count; i++) {
+        atto__operand *o = &c->operands.list[i];
+        if (is_image(o, spatial)) {
+            atto__view_image(&o->view, spatial);
+            if (!atto__image_unit(&o->view, layout->channels_last))
+                ATTO_TRY(pack_image(c, o, layout->channels_last));
+        } else {
+            ATTO_TRY(make_one_dense(c, o));
+        }
+        widen_layout(&o->view, layout);
+    }
+    return ATTO_OK;
+}
+
 /* Brings the operands' views into the form that the op table names. */
 static atto_status canonicalise(call *c, atto__layout *merged)
 {
@@ -359,6 +429,8 @@ static atto_status canonicalise(call *c, atto__layout *merged)
         return merge_rows(c);
     case ATTO_LAYOUT_CHANNELS:
         return merge_channels(c);
+    case ATTO_LAYOUT_IMAGES:
+        return merge_images(c, merged);
     case ATTO_LAYOUT_DENSE:
         break;
     }
@@ -411,7 +483,8 @@ static atto_status execute(call *c, atto_op op)
     atto__any_args args;
     memcpy(&args, c->args, c->op->args_bytes);
     atto__layout merged;
-    const bool walks = c->op->layout == ATTO_LAYOUT_ELEMENTWISE || c->op->broadcast;
+    const bool walks = c->op->layout == ATTO_LAYOUT_ELEMENTWISE || c->op->broadcast ||
+                       c->op->layout == ATTO_LAYOUT_IMAGES;
     const atto__layout *layout = walks ? &merged : NULL;
     ATTO_TRY(canonicalise(c, &merged));
     for (int32_t i = 0; i < c->operands.count; i++)

@@ -46,7 +46,8 @@ typedef enum atto__layout_kind {
     ATTO_LAYOUT_BROADCAST,
     ATTO_LAYOUT_ROWS,
     ATTO_LAYOUT_DENSE,
-    ATTO_LAYOUT_CHANNELS
+    ATTO_LAYOUT_CHANNELS,
+    ATTO_LAYOUT_IMAGES
 } atto__layout_kind;
 
 /* What the table cannot say of an op with layout BROADCAST: atto__<op>_broadcast of its family. args
@@ -80,7 +81,8 @@ typedef struct atto__op_info {
     size_t reserved_offset; /* of the args struct's reserved words */
     const atto__field *(*fields)(int32_t *count);
     atto__layout_kind layout;
-    const atto__broadcast *broadcast; /* NULL unless layout is BROADCAST */
+    const atto__broadcast *broadcast;     /* NULL unless layout is BROADCAST */
+    int32_t (*spatial)(const void *args); /* NULL unless layout is IMAGES */
     bool in_place;
     bool data_errors;
     /* Whether this call draws random numbers. */
@@ -100,6 +102,11 @@ ATTO_OP_TABLE(X)
 
 extern const atto__broadcast atto__binary_broadcast, atto__where_broadcast, atto__compare_broadcast,
     atto__reduce_broadcast, atto__loss_broadcast;
+
+/* Layout IMAGES: how many dimensions follow the channels, 1 (width) or 2 (height, width). A tensor of
+ * one or two dimensions more than that is an image; others of the call are made dense. */
+int32_t atto__avg_pool_spatial(const void *args);
+int32_t atto__max_pool_spatial(const void *args);
 
 /* Room for the arguments of any op. */
 typedef union atto__any_args {

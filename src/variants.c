@@ -484,6 +484,19 @@ void atto__nll_loss_variant(const atto__nll_loss_knobs *k, atto__variant *out)
     put_knob(&t, "INDEX", k->wide ? 64 : 32);
 }
 
+void atto__pool_variant(const atto__pool_knobs *k, atto__variant *out)
+{
+    text t = begin(out, "pool.cl", k->kernel, "");
+    put_value(&t, "DTYPE", atto_dtype_name(k->dtype));
+    put_knob(&t, "MAX", k->is_max);
+    put_knob(&t, "INDEX_OUT", k->index_bits);
+    put_knob(&t, "CHANNELS", k->channels);
+    put_knob(&t, "WINDOW", k->window);
+    put_knob(&t, "INDEX", k->wide ? 64 : 32);
+    put_knob(&t, "RUN", k->vectors ? atto__vector_elements(k->dtype) : 1);
+    put_knob(&t, "VECTORS", k->vectors);
+}
+
 void atto__probe_variant(atto__variant *out)
 {
     begin(out, "probe.cl", "atto_probe", "");
@@ -1011,6 +1024,47 @@ static bool make_nll_loss_finish(const int32_t *v, atto__variant *out)
     return true;
 }
 
+/* What is computed: means, maxima, maxima with indices. */
+static atto__pool_knobs pool_knobs(const char *kernel, int32_t what, int32_t dtype, int32_t wide)
+{
+    static const int32_t bits[] = { 0, 0, 32, 64 };
+    return (atto__pool_knobs){ .kernel = kernel,
+                               .dtype = float_dtypes[dtype],
+                               .is_max = what > 0,
+                               .index_bits = bits[what],
+                               .wide = wide == 1 };
+}
+
+/* Axes: kernel, what, dtype, index, channels, vectors, window. */
+static bool make_pool(const int32_t *v, atto__variant *out)
+{
+    static const char *const kernels[] = { "atto_pool_forward", "atto_pool_forward_lanes",
+                                           "atto_pool_backward" };
+    static const int32_t windows[] = { 0, 2, 3 };
+    atto__pool_knobs knobs = pool_knobs(kernels[v[0]], v[1], v[2], v[3]);
+    knobs.channels = v[4] == 1;
+    knobs.vectors = v[5] == 1;
+    knobs.window = windows[v[6]];
+    if (v[0] == 2 && v[1] == 1) return false;
+    if (v[0] == 0 && !knobs.channels && knobs.vectors) return false;
+    if (knobs.window && !(v[0] == 0 && knobs.channels && knobs.vectors)) return false;
+    if (out) atto__pool_variant(&knobs, out);
+    return true;
+}
+
+/* Axes: kernel, what, dtype, index, window. */
+static bool make_pool_paired(const int32_t *v, atto__variant *out)
+{
+    static const char *const kernels[] = { "atto_pool_forward_paired",
+                                           "atto_pool_backward_paired" };
+    atto__pool_knobs knobs = pool_knobs(kernels[v[0]], v[1], v[2], v[3]);
+    knobs.vectors = true;
+    knobs.window = v[4] == 0 ? 2 : 3;
+    if (v[0] == 1 && v[1] == 1) return false;
+    if (out) atto__pool_variant(&knobs, out);
+    return true;
+}
+
 static bool make_probe(const int32_t *v, atto__variant *out)
 {
     (void)v;
@@ -1052,6 +1106,8 @@ static const plan plans[] = {
     { "loss", 1, { 1 }, make_loss_finish },
     { "nll_loss", 5, { 4, 3, 2, 2, 2 }, make_nll_loss },
     { "nll_loss", 1, { 1 }, make_nll_loss_finish },
+    { "pool", 7, { 3, 4, 3, 2, 2, 2, 3 }, make_pool },
+    { "pool", 5, { 2, 4, 3, 2, 2 }, make_pool_paired },
 };
 
 /* Pairs of values that no chosen variant has yet. An axis is paired with itself too, so that a

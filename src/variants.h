@@ -248,6 +248,18 @@ typedef struct atto__nll_loss_knobs {
 } atto__nll_loss_knobs;
 
 void atto__nll_loss_variant(const atto__nll_loss_knobs *knobs, atto__variant *out);
+/* pool.cl; what the knobs mean stands there. */
+typedef struct atto__pool_knobs {
+    const char *kernel; /* "atto_pool_forward" */
+    atto_dtype dtype;
+    bool is_max;
+    int32_t index_bits; /* of maxima: 0, 32, 64 */
+    bool channels, vectors;
+    int32_t window; /* 0, 2, 3 */
+    bool wide;
+} atto__pool_knobs;
+
+void atto__pool_variant(const atto__pool_knobs *knobs, atto__variant *out);
 
 /* probe.cl. */
 void atto__probe_variant(atto__variant *out);

@@ -136,6 +136,29 @@ typedef struct oracle_glu {
  * those of act, of db those of its gradient. */
 void oracle_glu_forward(const oracle_glu *g, double *y, double *terms);
 void oracle_glu_backward(const oracle_glu *g, double *dx, double *terms);
+/* Pooling of planes [h, w]; with one dimension h = oh = 1. */
+typedef struct oracle_pool {
+    bool is_max;
+    int64_t planes, h, w, oh, ow;
+    atto_pool_window window;
+    bool exclude;
+    int64_t override;
+    const double *x, *dy; /* dy NULL: no gradient is wanted */
+} oracle_pool;
+
+/* Arrays are the caller's: like y, then like x. index is that of a maximum in its plane; terms are the
+ * sizes of what is added up, summed and dx_summed how many that are. */
+typedef struct oracle_pool_answer {
+    double *y, *index, *terms, *divisor;
+    int64_t *summed;
+    double *dx, *dx_terms;
+    int64_t *dx_summed;
+} oracle_pool_answer;
+
+void oracle_pooling(const oracle_pool *p, oracle_pool_answer *a);
+
+/* Outputs along an axis of in elements, for numbers number `at` of the window. */
+int64_t oracle_pool_outputs(const atto_pool_window *w, int at, int64_t in);
 
 /* Philox4x32-10 with a 128-bit counter and a 64-bit key. */
 void oracle_philox(const uint32_t counter[4], uint64_t key, uint32_t out[4]);

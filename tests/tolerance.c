@@ -72,6 +72,9 @@ static const struct {
     { "kl_div", 8, 14 },     /* log 6, difference, product; grad: log 6, difference, sum */
     { "kl_div_log", 8, 15 }, /* exp 6, difference, product; grad: exp 6, difference, sum, product */
     { "nll_loss", 1, 6 },    /* product; grad: division 5, product 1 */
+    /* Beside the summands: division 5, the divisor as a product 1; grad: reciprocal 5, products 2. */
+    { "avg_pool", 6, 7 },
+    { "max_pool", 0, 0 },
 };
 
 /* "gelu" or "gelu_grad": k of that op; activations have theirs in the oracle's rows. */

@@ -17,7 +17,8 @@ typedef enum check_family {
     CHECK_GLU,           /* atto_glu_*, likewise */
     CHECK_LAYER_NORM,    /* atto_layer_norm_*, through check_norm; and so the next two */
     CHECK_RMS_NORM,
-    CHECK_BATCH_NORM
+    CHECK_BATCH_NORM,
+    CHECK_POOL /* kind 1: maxima */
 } check_family;
 
 /* One op as selftest runs it: an activation, dropout, or both, perhaps behind a product; a unary or
@@ -54,6 +55,10 @@ atto_status check_rows(atto_device *dev, atto_device *reference, const check_op 
 
 /* A normalisation of some shapes likewise. */
 atto_status check_norm(atto_device *dev, atto_device *reference, check_family family, bool backward,
+                       atto_dtype dtype, double *ratio);
+
+/* The same for pooling: means or maxima, every kernel, contiguous and channels_last. */
+atto_status check_pool(atto_device *dev, atto_device *reference, bool is_max, bool backward,
                        atto_dtype dtype, double *ratio);
 
 /* The worst element of a comparison: error / tolerance, at most 1 when all is well. */

@@ -250,6 +250,29 @@ ATTO_API atto_status atto_batch_norm1d_create(atto_device *dev, int64_t channels
 ATTO_API atto_status atto_batch_norm2d_create(atto_device *dev, int64_t channels,
                                               const atto_batch_norm_module_options *options,
                                               atto_module **m);
+/**
+ * Pooling: AvgPool1d, AvgPool2d, MaxPool1d, ... What kernel, options and out mean stands in
+ * attocl/record.h; who wants indices calls atto_max_pool2d. options may be NULL.
+ *
+ * Returns ATTO_E_NULL; ATTO_E_ARGUMENT: a number outside its range, a reserved word not 0;
+ *         ATTO_E_MEMORY
+ */
+ATTO_API atto_status atto_avg_pool1d_create(atto_device *dev, int64_t kernel,
+                                            const atto_avg_pool_options *options, atto_module **m);
+ATTO_API atto_status atto_avg_pool2d_create(atto_device *dev, int64_t kernel_h, int64_t kernel_w,
+                                            const atto_avg_pool_options *options, atto_module **m);
+ATTO_API atto_status atto_max_pool1d_create(atto_device *dev, int64_t kernel,
+                                            const atto_max_pool_options *options, atto_module **m);
+ATTO_API atto_status atto_max_pool2d_create(atto_device *dev, int64_t kernel_h, int64_t kernel_w,
+                                            const atto_max_pool_options *options, atto_module **m);
+ATTO_API atto_status atto_adaptive_avg_pool1d_create(atto_device *dev, int64_t out,
+                                                     atto_module **m);
+ATTO_API atto_status atto_adaptive_avg_pool2d_create(atto_device *dev, int64_t out_h, int64_t out_w,
+                                                     atto_module **m);
+ATTO_API atto_status atto_adaptive_max_pool1d_create(atto_device *dev, int64_t out,
+                                                     atto_module **m);
+ATTO_API atto_status atto_adaptive_max_pool2d_create(atto_device *dev, int64_t out_h, int64_t out_w,
+                                                     atto_module **m);
 
 /** Children one after another, named "0", "1", ... */
 ATTO_API atto_status atto_sequential_create(atto_device *dev, atto_module **m);
@@ -263,6 +286,12 @@ ATTO_API atto_status atto_sequential_linear(atto_module *m, int64_t in, int64_t 
 ATTO_API atto_status atto_sequential_act(atto_module *m, atto_activation act, float dropout);
 ATTO_API atto_status atto_sequential_dropout(atto_module *m, float p);
 ATTO_API atto_status atto_sequential_flatten(atto_module *m, int32_t start);
+ATTO_API atto_status atto_sequential_avg_pool2d(atto_module *m, int64_t kernel_h, int64_t kernel_w,
+                                                const atto_avg_pool_options *options);
+ATTO_API atto_status atto_sequential_max_pool2d(atto_module *m, int64_t kernel_h, int64_t kernel_w,
+                                                const atto_max_pool_options *options);
+ATTO_API atto_status atto_sequential_adaptive_avg_pool2d(atto_module *m, int64_t out_h,
+                                                         int64_t out_w);
 
 /** Where initial values come from: the seed of the device's stream, 0 when it is opened. The same
  * seed gives the same bits on every device. */

@@ -13,6 +13,7 @@
 #include <attocl/linear.h>
 #include <attocl/loss.h>
 #include <attocl/nll_loss.h>
+#include <attocl/pool.h>
 #include <attocl/reduce.h>
 #include <attocl/softmax.h>
 #include <attocl/tape.h>
@@ -154,6 +155,52 @@ typedef struct atto_batch_norm_options {
 /** Batch norm of x, [N, C] or [N, C, ...]: attocl/batch_norm.h. */
 ATTO_API atto_var atto_batch_norm(atto_tape *tape, atto_var x,
                                   const atto_batch_norm_options *options);
+/* ---- attocl/pool.h: means and maxima over windows ----
+ *
+ * x is [N, C, H, W] or [C, H, W], of the 1d functions [N, C, L] or [C, L]. A result lies in memory as x
+ * does, contiguous or channels_last. */
+
+/** Options of means; zero, and NULL for the struct, is PyTorch's default. Of the pairs {height, width} the
+ * 1d functions read the first; the second must be 0 there. */
+typedef struct atto_avg_pool_options {
+    int64_t stride[2];    /**< 0 = the kernel's size */
+    int64_t padding[2];   /**< at most half of the kernel */
+    bool ceil_mode;       /**< the last window may reach beyond the end */
+    bool exclude_padding; /**< count_include_pad=False */
+    int64_t
+        divisor_override; /**< what sums are divided by; 0 = the number of elements that count */
+    uint64_t reserved[4]; /**< must be 0 */
+} atto_avg_pool_options;
+
+ATTO_API atto_var atto_avg_pool1d(atto_tape *tape, atto_var x, int64_t kernel,
+                                  const atto_avg_pool_options *options);
+ATTO_API atto_var atto_avg_pool2d(atto_tape *tape, atto_var x, int64_t kernel_h, int64_t kernel_w,
+                                  const atto_avg_pool_options *options);
+
+/** Options of maxima, likewise. */
+typedef struct atto_max_pool_options {
+    int64_t stride[2];   /**< 0 = the kernel's size */
+    int64_t padding[2];  /**< at most half of the kernel */
+    int64_t dilation[2]; /**< 0 = 1 */
+    bool ceil_mode;      /**< the last window may reach beyond the end */
+    atto_dtype indices; /**< of those that the caller asks for: i32 or i64; 0 = i64, as PyTorch's */
+    uint64_t reserved[4]; /**< must be 0 */
+} atto_max_pool_options;
+
+/** indices: NULL, or gets where in its plane each maximum is, h W + w; they have no gradient. */
+ATTO_API atto_var atto_max_pool1d(atto_tape *tape, atto_var x, int64_t kernel,
+                                  const atto_max_pool_options *options, atto_var *indices);
+ATTO_API atto_var atto_max_pool2d(atto_tape *tape, atto_var x, int64_t kernel_h, int64_t kernel_w,
+                                  const atto_max_pool_options *options, atto_var *indices);
+
+/** As many outputs as asked for; 0 = as many as x has. Of maxima, indices are i64. */
+ATTO_API atto_var atto_adaptive_avg_pool1d(atto_tape *tape, atto_var x, int64_t out);
+ATTO_API atto_var atto_adaptive_avg_pool2d(atto_tape *tape, atto_var x, int64_t out_h,
+                                           int64_t out_w);
+ATTO_API atto_var atto_adaptive_max_pool1d(atto_tape *tape, atto_var x, int64_t out,
+                                           atto_var *indices);
+ATTO_API atto_var atto_adaptive_max_pool2d(atto_tape *tape, atto_var x, int64_t out_h,
+                                           int64_t out_w, atto_var *indices);
 
 /** The same elements, of any dtype, with another shape: ATTO_E_SHAPE if it has not as many. Shares x's
  * memory where the strides allow that, else it is a dense copy. */

@@ -140,6 +140,9 @@
  *                DENSE: each tensor is row-major without gaps
  *                CHANNELS: the same; or, where all tensors of three or more dimensions are
  *                channels_last without gaps, those are matrices [everything else, channels]
+ *                IMAGES: each tensor has four dimensions, batch, channels, height, width (those that
+ *                the caller's lacks have size 1); all have unit stride along width, or all along
+ *                channels (channels_last); other strides are what they are
  *   autocast     what autocast will do to the inputs: LOW, F32, WIDEST or FLOW
  *   in_place     IN_PLACE: an output may be exactly one of the inputs; else DISTINCT
  *   random       DROPS_BY(field): draws numbers by logical element index when that probability is
@@ -163,7 +166,9 @@
     X(nll_loss, NLL_LOSS, DENSE,   F32,    DISTINCT, FIXED,       DATA_ERRORS) \
     X(layer_norm, LAYER_NORM, DENSE, F32,  DISTINCT, FIXED,             NONE) \
     X(rms_norm, RMS_NORM, DENSE,   FLOW,   DISTINCT, FIXED,             NONE) \
-    X(batch_norm, BATCH_NORM, CHANNELS, FLOW, DISTINCT, FIXED,          NONE)
+    X(batch_norm, BATCH_NORM, CHANNELS, FLOW, DISTINCT, FIXED,          NONE) \
+    X(avg_pool, AVG_POOL, IMAGES,  FLOW,   DISTINCT, FIXED,             NONE) \
+    X(max_pool, MAX_POOL, IMAGES,  FLOW,   DISTINCT, FIXED,             NONE)
 
 /* F(field, role), beside each args struct as ATTO_<OP>_FIELDS. Roles:
  *   IN          read by forward and again by backward      must be given to both
@@ -213,6 +218,8 @@
     F(x, IN) F(w, IN_OPT) F(b, IN_OPT) F(residual, IN_OPT) F(running_mean, STATE_OPT)          \
     F(running_var, STATE_OPT) F(batches, STATE_OPT) F(y, OUT) F(mean, SAVED_FWD_OPT)           \
     F(rstd, SAVED_FWD_OPT) F(dy, DIN) F(dx, DOUT) F(dw, DOUT) F(db, DOUT) F(dresidual, DOUT)
+#define ATTO_AVG_POOL_FIELDS(F) F(x, IN_FWD) F(y, OUT) F(dy, DIN) F(dx, DOUT)
+#define ATTO_MAX_POOL_FIELDS(F) F(x, IN_FWD) F(y, OUT) F(indices, SAVED_OPT) F(dy, DIN) F(dx, DOUT)
 /* clang-format on */
 
 #endif

@@ -14,10 +14,11 @@ atto_status atto__accumulate(atto_device *dev, const atto_tensor *dst, const att
     return atto_act_backward(dev, &a);
 }
 
-/* A dense tensor like the value. */
+/* A tensor like the value without gaps: channels_last if it is, else row-major. */
 static atto_status alloc_like(atto_device *dev, const atto_tensor *t, atto_tensor *out)
 {
-    return atto_tensor_alloc(dev, t->dtype, atto_shape_of(t->rank, t->shape), out);
+    return atto__alloc_innermost(dev, t->dtype, atto_shape_of(t->rank, t->shape),
+                                 atto__view_innermost(t), out);
 }
 
 /* The gradient of a value that wants one; *add as in atto__param_grad_slot. */

@@ -79,6 +79,32 @@ atto_status atto_sequential_flatten(atto_module *m, int32_t start)
     return append(m, atto_flatten_create(atto_module_device(m), start, &child), &child);
 }
 
+atto_status atto_sequential_avg_pool2d(atto_module *m, int64_t kernel_h, int64_t kernel_w,
+                                       const atto_avg_pool_options *options)
+{
+    atto_module *child = NULL;
+    REQUIRE_PARENT(m);
+    atto_device *dev = atto_module_device(m);
+    return append(m, atto_avg_pool2d_create(dev, kernel_h, kernel_w, options, &child), &child);
+}
+
+atto_status atto_sequential_max_pool2d(atto_module *m, int64_t kernel_h, int64_t kernel_w,
+                                       const atto_max_pool_options *options)
+{
+    atto_module *child = NULL;
+    REQUIRE_PARENT(m);
+    atto_device *dev = atto_module_device(m);
+    return append(m, atto_max_pool2d_create(dev, kernel_h, kernel_w, options, &child), &child);
+}
+
+atto_status atto_sequential_adaptive_avg_pool2d(atto_module *m, int64_t out_h, int64_t out_w)
+{
+    atto_module *child = NULL;
+    REQUIRE_PARENT(m);
+    atto_device *dev = atto_module_device(m);
+    return append(m, atto_adaptive_avg_pool2d_create(dev, out_h, out_w, &child), &child);
+}
+
 /* ---- Flatten ---- */
 
 static atto_status flat_shape(const atto_tensor *x, int32_t start, atto_shape *out)

@@ -51,6 +51,7 @@ typedef struct recording {
     int32_t result_count;
     bool wants_grad;
     atto_tensor made[ATTO_NODE_RESULTS];
+    atto_var vars[ATTO_NODE_RESULTS]; /* of those that were made, once they are pushed */
 } recording;
 
 static const atto_tensor **slot_of(void *args, size_t field)
@@ -72,12 +73,28 @@ static bool place_inputs(recording *r)
     return true;
 }
 
+atto_status atto__alloc_innermost(atto_device *dev, atto_dtype dtype, atto_shape shape,
+                                  int32_t innermost, atto_tensor *out)
+{
+    if (innermost >= shape.rank - 1) return atto_tensor_alloc(dev, dtype, shape, out);
+    atto_shape stored = shape;
+    int32_t order[ATTO_MAX_RANK], last = shape.rank - 1;
+    for (int32_t d = 0; d < shape.rank; d++) {
+        order[d] = d < innermost ? d : d > innermost ? d - 1 : last;
+        stored.dim[order[d]] = shape.dim[d];
+    }
+    ATTO_TRY(atto_tensor_alloc(dev, dtype, stored, out));
+    return atto_tensor_permute(out, order, out);
+}
+
 static atto_status make_results(recording *r)
 {
     for (int32_t i = 0; i < r->result_count; i++) {
         const atto__result *result = &r->results[i];
         if (result->only_saved && !r->wants_grad) continue;
-        ATTO_TRY(atto_tensor_alloc(r->tape->dev, result->dtype, result->shape, &r->made[i]));
+        const int32_t innermost = result->moves ? result->innermost : result->shape.rank - 1;
+        ATTO_TRY(atto__alloc_innermost(r->tape->dev, result->dtype, result->shape, innermost,
+                                       &r->made[i]));
         *slot_of(r->args, result->field) = &r->made[i];
     }
     return ATTO_OK;
@@ -95,9 +112,8 @@ static bool is_read_backward(const recording *r, size_t offset)
 /* A result that only backward reads is a value that nobody names. */
 static atto_status push_result(recording *r, int32_t i, atto_node *node)
 {
-    atto_var v;
-    ATTO_TRY(atto__tape_push(r->tape, &r->made[i], &v));
-    node->results[node->result_count] = v.slot;
+    ATTO_TRY(atto__tape_push(r->tape, &r->made[i], &r->vars[i]));
+    node->results[node->result_count] = r->vars[i].slot;
     node->result_fields[node->result_count] = r->results[i].field;
     if (is_read_backward(r, r->results[i].field) && !r->results[i].not_read)
         node->held_results |= 1u << node->result_count;
@@ -122,8 +138,9 @@ static atto_status push_node(recording *r, atto_var *out)
     for (int32_t i = 0; i < r->result_count; i++)
         if (r->made[i].dtype != 0) ATTO_TRY(push_result(r, i, node));
     atto__node_hold(r->tape, node);
-    for (int32_t i = 1; i < node->result_count; i++) {
-        atto__value *saved = &atto__values(r->tape)[node->results[i]];
+    for (int32_t i = 1; i < r->result_count; i++) {
+        if (r->vars[i].generation == 0 || r->results[i].also) continue;
+        atto__value *saved = &atto__values(r->tape)[r->vars[i].slot];
         saved->is_named = false;
         atto__value_drop(saved);
     }
@@ -138,7 +155,10 @@ static atto_status run_and_record(recording *r, atto_var *out)
 {
     ATTO_TRY(make_results(r));
     ATTO_TRY(atto__run(r->tape->dev, r->op, ATTO_FORWARD, r->args));
-    return r->wants_grad ? push_node(r, out) : atto__tape_push(r->tape, &r->made[0], out);
+    if (r->wants_grad) return push_node(r, out);
+    for (int32_t i = 1; i < r->result_count; i++)
+        if (r->results[i].also) ATTO_TRY(atto__tape_push(r->tape, &r->made[i], &r->vars[i]));
+    return atto__tape_push(r->tape, &r->made[0], out);
 }
 
 atto_var atto__record_op(atto_tape *tape, atto_op op, void *args, const atto__binding *inputs,
@@ -154,7 +174,10 @@ atto_var atto__record_op(atto_tape *tape, atto_op op, void *args, const atto__bi
                     .result_count = result_count };
     atto_var out = atto__no_var();
     if (!place_inputs(&r)) return out;
-    if (atto__tape_fail(tape, run_and_record(&r, &out)) != ATTO_OK) out = atto__no_var();
+    const bool failed = atto__tape_fail(tape, run_and_record(&r, &out)) != ATTO_OK;
+    if (failed) out = atto__no_var();
+    for (int32_t i = 1; i < result_count; i++)
+        if (results[i].also) *results[i].also = failed ? atto__no_var() : r.vars[i];
     for (int32_t i = 0; i < result_count; i++)
         atto_tensor_free(&r.made[i]); /* what was not pushed */
     return out;

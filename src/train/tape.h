@@ -11,7 +11,7 @@
 /* A value of the step. Its slot stays until the step ends; its tensor may go earlier. */
 typedef struct atto__value {
     atto_tensor tensor; /* without buffer once nobody needs it: shape and dtype stay */
-    atto_tensor grad;   /* dense; no buffer as long as there is none */
+    atto_tensor grad;   /* without gaps; no buffer as long as there is none */
     atto_param *param;  /* holds a reference; its gradient goes there instead */
     uint64_t version;   /* of the parameter when it was used first */
     int32_t holds;      /* nodes that need the tensor, and one while the user may name it */
@@ -121,6 +121,9 @@ typedef struct atto__result {
     atto_shape shape;
     bool only_saved; /* for backward alone: made only if there will be one */
     bool not_read;   /* as above */
+    bool moves;      /* dimension `innermost` is that in memory; else it is row-major */
+    int32_t innermost;
+    atto_var *also; /* of the results behind the first: gets it, for the caller */
 } atto__result;
 
 /* Runs the op forward and records it. Tensor fields of args are filled in here; results[0] is what is
@@ -137,6 +140,10 @@ void atto__node_hold(atto_tape *tape, const atto_node *node);
 
 /* backward.c: what ops of the table do backwards. */
 extern const atto_op_class atto__table_op_class;
+
+/* A new tensor without gaps; dimension innermost has stride 1, the others are row-major. */
+atto_status atto__alloc_innermost(atto_device *dev, atto_dtype dtype, atto_shape shape,
+                                  int32_t innermost, atto_tensor *out);
 
 /* dst += src, of one dtype and shape. */
 atto_status atto__accumulate(atto_device *dev, const atto_tensor *dst, const atto_tensor *src);

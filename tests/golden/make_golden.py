@@ -88,6 +88,16 @@ batch_norm.txt: batch norm with a residual and an activation behind it, inputs e
     mean_after ...  var_after ...  dx ...  dweight ...  dbias ...  dresidual ...
 
 ACT is a name of ATTO_ACTIVATION_TABLE.
+pool.txt: pooling of a few inputs that are exact in float32. Lines:
+
+    torch VERSION
+    input NUMBER RANK D0 D1 ...
+    x ...
+    case OP INPUT DIMS KERNEL STRIDE PADDING DILATION CEIL EXCLUDE DIVISOR OUT
+    dy ...  y ...  index ...  dx ...
+
+OP is avg, max, adaptive_avg or adaptive_max; KERNEL, STRIDE, PADDING, DILATION and OUT are two numbers each,
+of which DIMS count; index stands behind maxima only.
 """
 import argparse
 import math
@@ -884,6 +894,88 @@ def write_batch_norm(out):
     return path
 
 
+# Shapes of the inputs; the last two have ties, infinities and NaN.
+POOL_SHAPES = [(1, 2, 5, 5), (2, 4, 5), (1, 2, 8), (2, 11), (1, 1, 4, 5), (1, 1, 5, 6)]
+# kernel, stride, padding, dilation
+POOL_WINDOWS = [((2, 2), (2, 2), (0, 0), (1, 1)), ((3, 3), (2, 2), (1, 1), (1, 1)),
+                ((3, 2), (1, 2), (1, 0), (1, 1)), ((2, 3), (3, 2), (1, 1), (1, 1)),
+                ((3, 2), (1, 1), (1, 1), (1, 2)), ((4, 4), (3, 3), (2, 1), (1, 1))]
+POOL_OUTS = [(1, 1), (3, 4), (2, 5), (4, 7)]
+
+
+def pool_input(rng, number, shape):
+    """A float64 tensor; whole numbers where there shall be ties."""
+    n = math.prod(shape)
+    values = [rng.randint(-128, 128) / 64 for _ in range(n)]
+    if number >= 4:
+        values = [float(rng.randint(-2, 2)) for _ in range(n)]
+    if number == 5:
+        for i in rng.sample(range(n), n // 3):
+            values[i] = rng.choice([math.inf, -math.inf, math.nan])
+    return torch.tensor(values, dtype=torch.float64).reshape(shape)
+
+
+def pool_lines(rng, op, number, dims, x, window, flags, out, function):
+    """The lines of one case, or none where PyTorch refuses it."""
+    leaf = x.clone().requires_grad_(True)
+    try:
+        y = function(leaf)
+    except RuntimeError:
+        return []
+    y, index = y if isinstance(y, tuple) else (y, None)
+    dy = ce_numbers(rng, tuple(y.shape), -2, 2)
+    (dx,) = torch.autograd.grad(y, leaf, dy)
+    numbers = [n for pair in window for n in pair] + list(flags) + list(out)
+    parts = [("dy", dy), ("y", y)] + ([] if index is None else [("index", index)]) + [("dx", dx)]
+    return [f"case {op} {number} {dims} " + " ".join(str(int(n)) for n in numbers)] + [
+        " ".join([name] + [repr(v) for v in t.detach().reshape(-1).tolist()]) for name, t in parts]
+
+
+def pool_cases(rng, number, dims, x):
+    """Every window and option of one input."""
+    avg = F.avg_pool2d if dims == 2 else F.avg_pool1d
+    most = F.max_pool2d if dims == 2 else F.max_pool1d
+    lines = []
+    for window in POOL_WINDOWS:
+        k, s, p, d = (pair if dims == 2 else pair[:1] for pair in window)
+        for ceil in (False, True):
+            for exclude, divisor in ((False, 0), (True, 0), (False, 3)) if d == (1,) * dims else ():
+                if divisor and dims == 1 or number == 4:
+                    continue
+                more = {"divisor_override": divisor} if divisor else {}
+                lines += pool_lines(rng, "avg", number, dims, x, window, (ceil, exclude, divisor), (0, 0),
+                                    lambda t: avg(t, k, s, p, ceil, not exclude, **more))
+            lines += pool_lines(rng, "max", number, dims, x, window, (ceil, 0, 0), (0, 0),
+                                lambda t: most(t, k, s, p, d, ceil, return_indices=True))
+    none = ((0, 0),) * 4
+    for out in POOL_OUTS:
+        size = out if dims == 2 else out[:1]
+        for op, name in (("adaptive_avg", "avg"), ("adaptive_max", "max")):
+            function = getattr(F, f"adaptive_{name}_pool{dims}d")
+            more = {"return_indices": True} if name == "max" else {}
+            lines += pool_lines(rng, op, number, dims, x, none, (0, 0, 0), out,
+                                lambda t: function(t, size, **more))
+    return lines
+
+
+def write_pool(out):
+    """Writes pool.txt; returns its path."""
+    rng = random.Random(2013)
+    lines = ["# Pooling and its gradients in float64, made by tests/golden/make_golden.py.",
+             f"torch {torch.__version__}"]
+    for number, shape in enumerate(POOL_SHAPES):
+        x = pool_input(rng, number, shape)
+        lines += [f"input {number} {len(shape)} " + " ".join(str(n) for n in shape),
+                  "x " + numbers_line(x.reshape(-1).tolist())]
+        for dims in (1, 2):
+            if len(shape) - dims in (1, 2) and number not in (1, 2) or (number, dims) in ((1, 2), (2, 1)):
+                lines += pool_cases(rng, number, dims, x)
+    path = os.path.join(out, "pool.txt")
+    with open(path, "w", encoding="ascii", newline="\n") as file:
+        file.write("\n".join(lines) + "\n")
+    return path
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", default=os.path.dirname(os.path.abspath(__file__)),
@@ -895,7 +987,7 @@ def main():
         parser.error(f"PyTorch is {torch.__version__}, the golden files come from {WANTED_TORCH}")
     os.makedirs(arguments.out, exist_ok=True)
     for write in (write_act, write_linear, write_cross_entropy, write_optim, write_elementwise,
-                  write_reduce, write_softmax, write_glu, write_loss, write_layer_norm, write_batch_norm):
+                  write_reduce, write_softmax, write_glu, write_loss, write_layer_norm, write_batch_norm, write_pool):
         path = write(arguments.out)
         print(f"{path}: {os.path.getsize(path)} bytes")
 

@@ -1,0 +1,362 @@
+/* SPDX-License-Identifier: MIT */
+/* Pooling on OpenCL: see src/cl/pool.cl. */
+#include "launch.h"
+#include "pooling.h"
+#include "walk.h"
+
+/* ---- which kernel, and how it is cut ----
+ *
+ * By shapes, strides and the work-group size alone. */
+
+#define LANE_LOADS    4     /* that a lane of forward_lanes should have; IN_FLIGHT of the kernels */
+#define LANES_FROM    32    /* elements of a window from which on lanes share it out along width */
+#define CHANNEL_ITEMS 65536 /* work-items along channels that keep a GPU busy */
+#define CHANNEL_RUNS  4     /* neighbouring runs that a work-group reads at least */
+
+typedef struct call {
+    atto_device *dev;
+    atto__pooling p;
+    bool is_max, add, channels, wide;
+    atto_tensor big, small; /* x, y or dx, dy */
+    atto_tensor indices;
+    bool has_indices;
+} call;
+
+/* Sums of an axis' numbers would not fit in 31 bits: lanes step several windows beyond its end. */
+static bool is_long(const atto__pool_axis *a)
+{
+    const int64_t most = INT32_MAX / 32;
+    if (a->kernel == 0) return a->in > most || a->in >= INT32_MAX / (a->out + 2);
+    return a->in > most || a->stride > most || a->dilation > INT16_MAX ||
+           a->kernel > most / a->dilation;
+}
+
+static call call_of(atto_device *dev, const atto__pooling *p, const atto_tensor *big,
+                    const atto_tensor *small, const atto_tensor *indices,
+                    const atto__layout *layout)
+{
+    call k = { .dev = dev,
+               .p = *p,
+               .channels = layout->channels_last,
+               .wide = layout->wide || is_long(&p->h) || is_long(&p->w),
+               .big = *big,
+               .small = *small,
+               .has_indices = indices != NULL };
+    if (indices) k.indices = *indices;
+    return k;
+}
+
+/* Offset and every stride but the unit one are multiples of a vector. */
+static bool is_aligned(const call *k, const atto_tensor *t)
+{
+    const int32_t vector = atto__vector_elements(k->big.dtype), unit = k->channels ? 1 : 3;
+    for (int32_t d = 0; d < 4; d++)
+        if (d != unit && t->stride[d] % vector != 0) return false;
+    return t->offset % vector == 0;
+}
+
+/* Runs along channels are vectors. */
+static bool has_channel_vectors(const call *k)
+{
+    return k->channels && k->p.channels % atto__vector_elements(k->big.dtype) == 0 &&
+           is_aligned(k, &k->big) && is_aligned(k, &k->small) &&
+           (!k->has_indices || is_aligned(k, &k->indices));
+}
+
+/* 2 or 3: a window of that edge, undilated; 0: another one. */
+static int32_t window_edge(const call *k)
+{
+    const atto__pool_axis *h = &k->p.h, *w = &k->p.w;
+    const bool square = h->kernel == w->kernel && h->dilation == 1 && w->dilation == 1;
+    return square && (h->kernel == 2 || h->kernel == 3) ? (int32_t)h->kernel : 0;
+}
+
+/* What the kernels _paired take. */
+static bool is_paired(const call *k)
+{
+    const atto__pool_axis *h = &k->p.h, *w = &k->p.w;
+    const int32_t edge = window_edge(k);
+    return !k->channels && edge && h->stride == 2 && w->stride == 2 && h->padding == edge - 2 &&
+           w->padding == edge - 2;
+}
+
+/* Elements of the largest window along an axis. */
+static int64_t window_length(const atto__pool_axis *a)
+{
+    if (a->kernel != 0) return a->kernel < a->in ? a->kernel : a->in;
+    return (a->in + a->out - 1) / a->out + 1;
+}
+
+/* Windows of whole rows, which follow each other: one axis. */
+static bool can_flatten(const call *k)
+{
+    const atto__pool_axis *h = &k->p.h, *w = &k->p.w;
+    const bool whole = w->out == 1 && w->kernel == w->in && w->padding == 0 && h->padding == 0;
+    return !k->channels && whole && h->kernel != 0 && h->dilation == 1 && w->dilation == 1 &&
+           atto__pool_fits(h) && (h->in == 1 || k->big.stride[2] == w->in);
+}
+
+static void swap_dims(atto_tensor *t)
+{
+    const int64_t stride = t->stride[2];
+    t->shape[3] = t->shape[2];
+    t->shape[2] = 1;
+    t->stride[3] = stride;
+    t->stride[2] = 0;
+}
+
+static void flatten(call *k)
+{
+    atto__pool_axis *h = &k->p.h, *w = &k->p.w;
+    const int64_t row = w->in;
+    *w = (atto__pool_axis){ h->in * row, h->out, h->kernel * row, h->stride * row, 0, 1 };
+    *h = (atto__pool_axis){ 1, 1, 1, 1, 0, 1 };
+    k->big.shape[2] = 1;
+    k->big.shape[3] = w->in;
+    k->big.stride[2] = 0;
+    swap_dims(&k->small);
+    swap_dims(&k->indices);
+    k->wide = k->wide || is_long(w);
+}
+
+/* ---- arguments ---- */
+
+static atto__pool_knobs knobs_of(const call *k, const char *kernel)
+{
+    const int32_t bits = k->indices.dtype == ATTO_I64 ? 64 : 32;
+    return (atto__pool_knobs){ .kernel = kernel,
+                               .dtype = k->big.dtype,
+                               .is_max = k->is_max,
+                               .index_bits = k->has_indices ? bits : 0,
+                               .channels = k->channels,
+                               .wide = k->wide };
+}
+
+/* In the walk's order. */
+static void arg_image(atto__args *args, const call *k, const atto_tensor *t)
+{
+    const int64_t *s = t->stride;
+    const int64_t channels[] = { s[0], s[2], s[3], s[1] };
+    atto__arg_tensor(args, t);
+    atto__arg_index4(args, k->wide, k->channels ? channels : s);
+}
+
+static void arg_axis(atto__args *args, const call *k, const atto__pool_axis *a)
+{
+    const int64_t numbers[] = { a->in, a->out, a->kernel, a->stride, a->padding, a->dilation };
+    for (int32_t i = 0; i < 6; i++) atto__arg_index(args, k->wide, numbers[i]);
+    atto__arg_divider(args, k->wide, a->stride > 0 ? a->stride : 1);
+}
+
+/* FORWARD_PARAMETERS or BACKWARD_PARAMETERS, over that many runs of a size; returns all of them. */
+static int64_t arg_call(atto__args *args, const call *k, bool forward, const int64_t *size,
+                        int64_t run)
+{
+    const int64_t row = size[3];
+    const int64_t units[4] = { size[0], size[1], size[2], (row + run - 1) / run };
+    const int64_t runs = units[0] * units[1] * units[2] * units[3];
+    args->count = 0;
+    arg_image(args, k, forward ? &k->big : &k->small);
+    arg_image(args, k, forward ? &k->small : &k->big);
+    if (k->has_indices) arg_image(args, k, &k->indices);
+    atto__arg_index(args, k->wide, runs);
+    atto__arg_index(args, k->wide, row);
+    atto__arg_sizes(args, k->wide, units);
+    arg_axis(args, k, &k->p.h);
+    arg_axis(args, k, &k->p.w);
+    atto__arg_float(args, k->is_max ? 1.0f : atto__pool_uniform(&k->p));
+    atto__arg_uint(args, k->p.exclude);
+    if (!forward) atto__arg_uint(args, k->add);
+    return runs;
+}
+
+static uint32_t alignment_of(const call *k)
+{
+    return (uint32_t)is_aligned(k, &k->big) | (uint32_t)is_aligned(k, &k->small) << 1 |
+           (uint32_t)(k->has_indices && is_aligned(k, &k->indices)) << 2;
+}
+
+static atto_status launch(const call *k, const atto__pool_knobs *knobs, const atto__args *args,
+                          int64_t items)
+{
+    atto__variant variant;
+    atto__pool_variant(knobs, &variant);
+    return atto__launch(k->dev, &variant, args,
+                        atto__group_count(items, atto__opencl_of(k->dev)->group_size));
+}
+
+/* ---- forward ---- */
+
+static void outputs_size(const call *k, int64_t *size)
+{
+    const int64_t channels[] = { k->p.batch, k->p.h.out, k->p.w.out, k->p.channels };
+    const int64_t rows[] = { k->p.batch, k->p.channels, k->p.h.out, k->p.w.out };
+    for (int32_t d = 0; d < 4; d++) size[d] = k->channels ? channels[d] : rows[d];
+}
+
+static atto_status forward_paired(const call *k)
+{
+    int64_t size[4];
+    atto__args args;
+    atto__pool_knobs knobs = knobs_of(k, "atto_pool_forward_paired");
+    knobs.vectors = true;
+    knobs.window = window_edge(k);
+    outputs_size(k, size);
+    const int64_t runs = arg_call(&args, k, true, size, atto__vector_elements(k->big.dtype));
+    atto__arg_uint(&args, alignment_of(k));
+    return launch(k, &knobs, &args, runs);
+}
+
+/* Elements of a window of one output begin and end at vectors. */
+static bool has_window_vectors(const call *k)
+{
+    const int32_t vector = atto__vector_elements(k->big.dtype);
+    const atto__pool_axis *w = &k->p.w;
+    return !k->channels && w->kernel != 0 && w->kernel % vector == 0 && w->stride % vector == 0 &&
+           w->padding == 0 && w->dilation == 1 && w->kernel <= w->in && atto__pool_fits(w) &&
+           is_aligned(k, &k->big);
+}
+
+/* Work-items of an output, or of a run of channels: a power of two. */
+static int64_t lanes_of(const call *k, int64_t runs, int64_t loads)
+{
+    const int64_t group = atto__opencl_of(k->dev)->group_size;
+    const int64_t most = k->channels ? group / CHANNEL_RUNS : group;
+    int64_t lanes = 1;
+    if (loads < LANES_FROM) return 1;
+    while (lanes < most && lanes * LANE_LOADS < loads &&
+           !(k->channels && runs * lanes >= CHANNEL_ITEMS))
+        lanes *= 2;
+    return lanes;
+}
+
+static atto_status forward_lanes(const call *k, const int64_t *size, int64_t run, int64_t lanes,
+                                 bool vectors)
+{
+    atto__args args;
+    atto__pool_knobs knobs = knobs_of(k, "atto_pool_forward_lanes");
+    knobs.vectors = vectors;
+    const int64_t runs = arg_call(&args, k, true, size, run);
+    const int64_t vector = vectors && !k->channels ? atto__vector_elements(k->big.dtype) : 1;
+    int64_t across = 1;
+    while (across < lanes && across * vector < window_length(&k->p.w)) across *= 2;
+    atto__arg_uint(&args, (uint32_t)lanes);
+    atto__arg_uint(&args, (uint32_t)across);
+    return launch(k, &knobs, &args, runs * lanes);
+}
+
+static atto_status run_forward(call *k)
+{
+    int64_t size[4];
+    atto__args args;
+    if (is_paired(k)) return forward_paired(k);
+    if (can_flatten(k)) flatten(k);
+    outputs_size(k, size);
+    const bool vectors = k->channels ? has_channel_vectors(k) : has_window_vectors(k);
+    const int32_t vector = vectors ? atto__vector_elements(k->big.dtype) : 1;
+    const int64_t run = k->channels ? vector : 1;
+    const int64_t loads = window_length(&k->p.h) * window_length(&k->p.w) / (vector / run);
+    const int64_t runs = size[0] * size[1] * size[2] * ((size[3] + run - 1) / run);
+    const int64_t lanes = lanes_of(k, runs, loads);
+    if (lanes > 1) return forward_lanes(k, size, run, lanes, vectors);
+    atto__pool_knobs knobs = knobs_of(k, "atto_pool_forward");
+    knobs.vectors = run > 1;
+    knobs.window = run > 1 ? window_edge(k) : 0;
+    return launch(k, &knobs, &args, arg_call(&args, k, true, size, run));
+}
+
+atto_status atto__opencl_avg_pool_forward(atto_device *dev, const struct atto_avg_pool_args *a,
+                                          const atto__layout *layout)
+{
+    const atto__pooling p = atto__avg_pool_of(a, a->x, a->y);
+    call k = call_of(dev, &p, a->x, a->y, NULL, layout);
+    return run_forward(&k);
+}
+
+atto_status atto__opencl_max_pool_forward(atto_device *dev, const struct atto_max_pool_args *a,
+                                          const atto__layout *layout)
+{
+    const atto__pooling p = atto__pooling_of(a->x, a->y, &a->window);
+    call k = call_of(dev, &p, a->x, a->y, a->indices, layout);
+    k.is_max = true;
+    return run_forward(&k);
+}
+
+/* ---- backward ---- */
+
+static int64_t half(int64_t n)
+{
+    return (n + 1) / 2;
+}
+
+static atto_status backward_paired(const call *k)
+{
+    atto__args args;
+    const int64_t size[4] = { k->p.batch, k->p.channels, half(k->p.h.in), half(k->p.w.in) };
+    atto__pool_knobs knobs = knobs_of(k, "atto_pool_backward_paired");
+    knobs.vectors = true;
+    knobs.window = window_edge(k);
+    const int64_t runs = arg_call(&args, k, false, size, atto__vector_elements(k->big.dtype));
+    atto__arg_uint(&args, alignment_of(k));
+    return launch(k, &knobs, &args, runs);
+}
+
+static atto_status run_backward(const call *k)
+{
+    atto__args args;
+    if (is_paired(k)) return backward_paired(k);
+    const int32_t vector = atto__vector_elements(k->big.dtype);
+    const int64_t channels[] = { k->p.batch, half(k->p.h.in), half(k->p.w.in), k->p.channels };
+    const int64_t rows[] = { k->p.batch, k->p.channels, k->p.h.in, k->p.w.in };
+    atto__pool_knobs knobs = knobs_of(k, "atto_pool_backward");
+    knobs.vectors =
+        k->channels ? has_channel_vectors(k) : k->p.w.in % vector == 0 && is_aligned(k, &k->big);
+    const int64_t runs =
+        arg_call(&args, k, false, k->channels ? channels : rows, knobs.vectors ? vector : 1);
+    return launch(k, &knobs, &args, runs);
+}
+
+atto_status atto__opencl_avg_pool_backward(atto_device *dev, const struct atto_avg_pool_args *a,
+                                           const atto__layout *layout)
+{
+    if (!a->dx) return ATTO_OK;
+    const atto__pooling p = atto__avg_pool_of(a, a->dx, a->dy);
+    call k = call_of(dev, &p, a->dx, a->dy, NULL, layout);
+    k.add = a->add_dx;
+    return run_backward(&k);
+}
+
+atto_status atto__opencl_max_pool_backward(atto_device *dev, const struct atto_max_pool_args *a,
+                                           const atto__layout *layout)
+{
+    if (!a->dx) return ATTO_OK;
+    const atto__pooling p = atto__pooling_of(a->dx, a->dy, &a->window);
+    call k = call_of(dev, &p, a->dx, a->dy, a->indices, layout);
+    k.is_max = true;
+    k.add = a->add_dx;
+    return run_backward(&k);
+}
+
+/* ---- prepare ---- */
+
+static atto_status prepare(atto_device *dev, atto__pool_knobs knobs)
+{
+    static const char *const kernels[] = { "atto_pool_forward", "atto_pool_backward" };
+    for (int32_t i = 0; i < 2; i++) {
+        atto__variant variant;
+        knobs.kernel = kernels[i];
+        atto__pool_variant(&knobs, &variant);
+        ATTO_TRY(atto__prepare(dev, &variant));
+    }
+    return ATTO_OK;
+}
+
+atto_status atto__opencl_avg_pool_prepare(atto_device *dev, atto_dtype dtype)
+{
+    return prepare(dev, (atto__pool_knobs){ .dtype = dtype });
+}
+
+atto_status atto__opencl_max_pool_prepare(atto_device *dev, atto_dtype dtype)
+{
+    return prepare(dev, (atto__pool_knobs){ .dtype = dtype, .is_max = true, .index_bits = 32 });
+}
