@@ -149,10 +149,43 @@ static void forward_row(const job *j, int64_t row, pass *p)
     }
 }
 
+/* How far ahead short rows ask for their successors. */
+static int64_t ahead_of(int64_t row, int32_t n)
+{
+    return row * n + (n < 512 ? 512 : n);
+}
+
+/* A row of one block: nothing is scaled, and nothing kept. */
+static void forward_short_row(const job *j, int64_t row)
+{
+    const int32_t n = (int32_t)j->axis.size;
+    float buffer[ATTO_BLOCK], out[ATTO_BLOCK];
+    const span to = span_at(j->a->y, row * n, 1, n);
+    const float *x = load_signed(j, span_at(j->a->x, row * n, 1, n), buffer);
+    float *y = target_of(j, to, out);
+    prefetch_block(span_at(j->a->x, ahead_of(row, n), 1, n));
+    const float top = block_max(-FLT_MAX, x, n);
+    shares_block(x, top, 1.0f, y, n);
+    const float sum = block_sum(y, n);
+    if (is_log(j)) {
+        logs_block(x, top, attop_log(sum), y, n);
+    } else {
+        scale_block(y, 1.0f / sum, y, n);
+    }
+    put(j, y, to);
+}
+
 static void forward_rows(const void *job_, int64_t begin, int64_t end)
 {
+    const job *j = job_;
     pass p;
-    for (int64_t row = begin; row < end; row++) forward_row(job_, row, &p);
+    for (int64_t row = begin; row < end; row++) {
+        if (j->axis.size <= ATTO_BLOCK) {
+            forward_short_row(j, row);
+        } else {
+            forward_row(j, row, &p);
+        }
+    }
     end_stream();
 }
 
@@ -214,9 +247,32 @@ static void backward_row(const job *j, int64_t row)
     }
 }
 
+/* A row of one block is loaded once. */
+static void backward_short_row(const job *j, int64_t row)
+{
+    const int32_t n = (int32_t)j->axis.size;
+    float y_buffer[ATTO_BLOCK], dy_buffer[ATTO_BLOCK], out[ATTO_BLOCK];
+    const span to = span_at(j->a->dx, row * n, 1, n);
+    const float *y = load_block(span_at(j->a->y, row * n, 1, n), y_buffer);
+    const float *dy = load_block(span_at(j->a->dy, row * n, 1, n), dy_buffer);
+    float *dx = target_of(j, to, out);
+    prefetch_block(span_at(j->a->y, ahead_of(row, n), 1, n));
+    prefetch_block(span_at(j->a->dy, ahead_of(row, n), 1, n));
+    const float t = is_log(j) ? block_sum(dy, n) : block_dot(y, dy, n);
+    gradient_block(j, y, dy, t, dx, n);
+    put(j, dx, to);
+}
+
 static void backward_rows(const void *job_, int64_t begin, int64_t end)
 {
-    for (int64_t row = begin; row < end; row++) backward_row(job_, row);
+    const job *j = job_;
+    for (int64_t row = begin; row < end; row++) {
+        if (j->axis.size <= ATTO_BLOCK) {
+            backward_short_row(j, row);
+        } else {
+            backward_row(j, row);
+        }
+    }
     end_stream();
 }
 
