@@ -4,6 +4,7 @@
  * Only the blocks come to the host. The CPU computes a block of dropout by starting the random
  * stream where the block starts: element i takes counter offset + i / 4. */
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 
 #include "bench.h"
@@ -107,6 +108,78 @@ static bool check_pass(huge *h, const check_op *op, bool backward)
     return ok;
 }
 
+/* ---- softmax: zeros, whose results are known ---- */
+
+/* Rows of two, one row of all elements, and columns of two. */
+typedef struct softmax_case {
+    const char *name;
+    atto_softmax_kind kind;
+    int32_t dim;
+    bool one_row;
+    double y; /* 0: 1 / elements */
+} softmax_case;
+
+static const softmax_case softmax_cases[] = {
+    { "log_softmax", ATTO_SOFTMAX_LOG, 1, false, -0.693147180559945 },
+    { "softmax row", ATTO_SOFTMAX_PLAIN, 1, true, 0.0 },
+    { "softmax dim 0", ATTO_SOFTMAX_PLAIN, 0, false, 0.5 },
+};
+
+/* Every element of the blocks is want, but for roundings of f16. */
+static bool check_constant(huge *h, const atto_tensor *t, int64_t elements, double want)
+{
+    int64_t start[BLOCKS], length[BLOCKS];
+    bool ok = true;
+    choose_blocks(elements, start, length);
+    for (int b = 0; b < BLOCKS; b++) {
+        double worst = 0;
+        atto_status status = read_block(t, start[b], length[b], h->raw_got);
+        if (status == ATTO_OK)
+            status = check_widen(h->reference, h->raw_got, ATTO_F16, length[b], h->got);
+        if (status != ATTO_OK) return tool_fail("softmax", status) == TOOL_OK;
+        for (int64_t i = 0; i < length[b]; i++) {
+            const double off = fabs((double)h->got[i] - want) / (0x1p-10 * fabs(want) + 0x1p-10);
+            if (!(off <= worst)) worst = off;
+        }
+        printf(" %9.3f", worst);
+        ok = ok && worst <= 1;
+    }
+    return ok;
+}
+
+/* dy = 1: what softmax shifts by a constant stays, so dx is 0. It goes where x was. */
+static bool check_softmax(huge *h, const softmax_case *c)
+{
+    const int64_t half = h->elements / 2, n = c->one_row ? h->elements : 2 * half;
+    const atto_shape shape = c->one_row    ? atto_shape2(1, n)
+                             : c->dim == 1 ? atto_shape2(half, 2)
+                                           : atto_shape2(2, half);
+    const atto_tensor x = atto_tensor_of(h->x.buffer, ATTO_F16, shape, 0);
+    const atto_tensor y = atto_tensor_of(h->out.buffer, ATTO_F16, shape, 0);
+    const atto_tensor dy = atto_tensor_of(h->dy.buffer, ATTO_F16, shape, 0);
+    const struct atto_softmax_args a = {
+        .x = &x, .y = &y, .dy = &dy, .dx = &x, .kind = c->kind, .dim = c->dim
+    };
+    bool ok = true;
+    for (int backward = 0; backward < 2; backward++) {
+        atto_status status = atto_tensor_fill(&h->x, backward ? 7.0 : 0.0);
+        if (status == ATTO_OK && !backward) status = atto_tensor_fill(&h->out, 7.0);
+        if (status == ATTO_OK) status = atto_tensor_fill(&h->dy, 1.0);
+        if (status == ATTO_OK)
+            status =
+                backward ? atto_softmax_backward(h->dev, &a) : atto_softmax_forward(h->dev, &a);
+        if (status != ATTO_OK) return tool_fail(c->name, status) == TOOL_OK;
+        printf("%-13s %-8s", c->name, backward ? "backward" : "forward");
+        const bool fine = check_constant(h, backward ? &h->x : &h->out, n,
+                                         backward      ? 0.0
+                                         : c->y != 0.0 ? c->y
+                                                       : 1.0 / (double)n);
+        printf("  %s\n", fine ? "PASS" : "FAIL");
+        ok = ok && fine;
+    }
+    return ok;
+}
+
 static atto_status prepare(huge *h, const char *device)
 {
     const atto_device_options base = { .ignore_environment = true, .cpu_level = "base" };
@@ -132,6 +205,8 @@ static bool check_all(huge *h)
         ok = check_pass(h, &ops[i], false) && ok;
         ok = check_pass(h, &ops[i], true) && ok;
     }
+    for (size_t i = 0; i < sizeof softmax_cases / sizeof softmax_cases[0]; i++)
+        ok = check_softmax(h, &softmax_cases[i]) && ok;
     return ok;
 }
 

@@ -20,7 +20,8 @@ static inline float block_max(float first, const float *v, int32_t n)
         for (int32_t k = 0; k < ATTO_LANES; k++) top[k] = v[i + k] > top[k] ? v[i + k] : top[k];
     }
     for (; i < n; i++) top[0] = v[i] > top[0] ? v[i] : top[0];
-    for (int32_t k = 1; k < ATTO_LANES; k++) top[0] = top[k] > top[0] ? top[k] : top[0];
+    for (int32_t half = ATTO_LANES / 2; half > 0; half /= 2)
+        for (int32_t k = 0; k < half; k++) top[k] = top[k + half] > top[k] ? top[k + half] : top[k];
     return top[0];
 }
 

@@ -149,10 +149,51 @@ static void forward_row(const job *j, int64_t row, pass *p)
     }
 }
 
+/* Rows of at most a block: nothing is scaled, and nothing kept. */
+static void forward_short_row(const job *j, const float *x, float *y, int32_t n)
+{
+    const float top = block_max(-FLT_MAX, x, n);
+    shares_block(x, top, 1.0f, y, n);
+    const float sum = block_sum(y, n);
+    if (is_log(j)) {
+        logs_block(x, top, attop_log(sum), y, n);
+    } else {
+        scale_block(y, 1.0f / sum, y, n);
+    }
+}
+
+/* As many of them as a block has room for are loaded and stored at once. */
+static int32_t rows_together(const job *j, int64_t left)
+{
+    const int64_t fit = ATTO_BLOCK / j->axis.size;
+    return (int32_t)(left < fit ? left : fit);
+}
+
+static void forward_short_rows(const job *j, int64_t begin, int64_t end)
+{
+    const int32_t n = (int32_t)j->axis.size;
+    float buffer[ATTO_BLOCK], out[ATTO_BLOCK];
+    for (int64_t row = begin; row < end;) {
+        const int32_t rows = rows_together(j, end - row);
+        const span to = span_at(j->a->y, row * n, 1, rows * n);
+        const float *x = load_signed(j, span_at(j->a->x, row * n, 1, rows * n), buffer);
+        float *y = target_of(j, to, out);
+        prefetch_block(span_at(j->a->x, (row + rows) * n, 1, rows * n));
+        for (int32_t r = 0; r < rows; r++) forward_short_row(j, x + r * n, y + r * n, n);
+        put(j, y, to);
+        row += rows;
+    }
+}
+
 static void forward_rows(const void *job_, int64_t begin, int64_t end)
 {
+    const job *j = job_;
     pass p;
-    for (int64_t row = begin; row < end; row++) forward_row(job_, row, &p);
+    if (j->axis.size <= ATTO_BLOCK) {
+        forward_short_rows(j, begin, end);
+    } else {
+        for (int64_t row = begin; row < end; row++) forward_row(j, row, &p);
+    }
     end_stream();
 }
 
@@ -214,9 +255,37 @@ static void backward_row(const job *j, int64_t row)
     }
 }
 
+static void backward_short_rows(const job *j, int64_t begin, int64_t end)
+{
+    const int32_t n = (int32_t)j->axis.size;
+    float y_buffer[ATTO_BLOCK], dy_buffer[ATTO_BLOCK], out[ATTO_BLOCK];
+    for (int64_t row = begin; row < end;) {
+        const int32_t rows = rows_together(j, end - row);
+        const int64_t at = row * n, next = (row + rows) * n;
+        const span to = span_at(j->a->dx, at, 1, rows * n);
+        const float *y = load_block(span_at(j->a->y, at, 1, rows * n), y_buffer);
+        const float *dy = load_block(span_at(j->a->dy, at, 1, rows * n), dy_buffer);
+        float *dx = target_of(j, to, out);
+        prefetch_block(span_at(j->a->y, next, 1, rows * n));
+        prefetch_block(span_at(j->a->dy, next, 1, rows * n));
+        for (int32_t first = 0; first < rows * n; first += n) {
+            const float t =
+                is_log(j) ? block_sum(dy + first, n) : block_dot(y + first, dy + first, n);
+            gradient_block(j, y + first, dy + first, t, dx + first, n);
+        }
+        put(j, dx, to);
+        row += rows;
+    }
+}
+
 static void backward_rows(const void *job_, int64_t begin, int64_t end)
 {
-    for (int64_t row = begin; row < end; row++) backward_row(job_, row);
+    const job *j = job_;
+    if (j->axis.size <= ATTO_BLOCK) {
+        backward_short_rows(j, begin, end);
+    } else {
+        for (int64_t row = begin; row < end; row++) backward_row(j, row);
+    }
     end_stream();
 }
 
