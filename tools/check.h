@@ -7,12 +7,13 @@
 
 /* Which of the library's ops runs. */
 typedef enum check_family {
-    CHECK_ACT,          /* atto_act_* */
-    CHECK_DROPOUT,      /* atto_dropout_* */
-    CHECK_UNARY,        /* atto_unary_* */
-    CHECK_BINARY,       /* atto_binary_* */
-    CHECK_LINEAR,       /* atto_linear_*, through check_linear */
-    CHECK_CROSS_ENTROPY /* nothing of the op below counts */
+    CHECK_ACT,           /* atto_act_* */
+    CHECK_DROPOUT,       /* atto_dropout_* */
+    CHECK_UNARY,         /* atto_unary_* */
+    CHECK_BINARY,        /* atto_binary_* */
+    CHECK_LINEAR,        /* atto_linear_*, through check_linear */
+    CHECK_CROSS_ENTROPY, /* nothing of the op below counts */
+    CHECK_LOSS           /* atto_loss_* or atto_nll_loss_*, through check_loss; kind counts */
 } check_family;
 
 /* One op as selftest runs it: an activation, dropout, or both, perhaps behind a product; a unary or
@@ -22,7 +23,7 @@ typedef struct check_op {
     atto_activation act;
     float dropout;
     check_family family;
-    int kind; /* atto_unary_kind or atto_binary_kind */
+    int kind; /* atto_unary_kind, atto_binary_kind, or atto_loss_kind or CHECK_NLL */
 } check_op;
 
 /* Forward: out = op(x). Backward: out = op'(x) * dy. Binary: of x and dy; its backward is da for the
@@ -42,6 +43,11 @@ atto_status check_widen(atto_device *dev, const void *in, atto_dtype dtype, int6
  * call fails. */
 atto_status check_cross_entropy(atto_device *dev, atto_device *reference, bool backward,
                                 atto_dtype dtype, double *ratio);
+
+/* A pointwise loss, or for CHECK_NLL that of labels, likewise. */
+#define CHECK_NLL ATTO_LOSS_COUNT
+atto_status check_loss(atto_device *dev, atto_device *reference, int kind, bool backward,
+                       atto_dtype dtype, double *ratio);
 
 /* The worst element of a comparison: error / tolerance, at most 1 when all is well. */
 typedef struct check_worst {
