@@ -41,6 +41,9 @@ items=(
     kernel.opencl
     optim.opencl:optim_clips_what_is_unscaled
     optim_life.opencl:optim_packs_into_chunks
+    loss.opencl:loss_broadcasts
+    loss.opencl:bce_with_logits_takes_weights
+    nll_loss.opencl:nll_loss_takes_f16_and_bf16
 )
 
 # An ICD entry for Oclgrind alone, so that no other OpenCL can answer.

@@ -18,7 +18,8 @@ typedef enum check_family {
     CHECK_LAYER_NORM,    /* atto_layer_norm_*, through check_norm; and so the next two */
     CHECK_RMS_NORM,
     CHECK_BATCH_NORM,
-    CHECK_POOL /* kind 1: maxima */
+    CHECK_POOL, /* kind 1: maxima */
+    CHECK_LOSS  /* atto_loss_* or atto_nll_loss_*, through check_loss; kind counts */
 } check_family;
 
 /* One op as selftest runs it: an activation, dropout, or both, perhaps behind a product; a unary or
@@ -28,7 +29,7 @@ typedef struct check_op {
     atto_activation act;
     float dropout;
     check_family family;
-    int kind; /* atto_unary_kind, atto_binary_kind or atto_softmax_kind */
+    int kind; /* atto_unary_kind, atto_binary_kind, atto_softmax_kind, atto_loss_kind or CHECK_NLL */
 } check_op;
 
 /* Forward: out = op(x). Backward: out = op'(x) * dy. Binary: of x and dy; its backward is da for the
@@ -59,6 +60,11 @@ atto_status check_norm(atto_device *dev, atto_device *reference, check_family fa
 
 /* The same for pooling: means or maxima, every kernel, contiguous and channels_last. */
 atto_status check_pool(atto_device *dev, atto_device *reference, bool is_max, bool backward,
+                       atto_dtype dtype, double *ratio);
+
+/* A pointwise loss, or for CHECK_NLL that of labels, likewise. */
+#define CHECK_NLL ATTO_LOSS_COUNT
+atto_status check_loss(atto_device *dev, atto_device *reference, int kind, bool backward,
                        atto_dtype dtype, double *ratio);
 
 /* The worst element of a comparison: error / tolerance, at most 1 when all is well. */

@@ -85,6 +85,11 @@ static const check_op ops[] = {
     { "batch_norm",   { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_BATCH_NORM, 0 },
     { "avg_pool",     { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_POOL, 0 },
     { "max_pool",     { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_POOL, 1 },
+#define X(NAME, name, rule) \
+    { #name, { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_LOSS, ATTO_LOSS_##NAME },
+    ATTO_LOSS_TABLE(X)
+#undef X
+    { "nll_loss",     { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_LOSS, CHECK_NLL },
 };
 /* clang-format on */
 
@@ -239,9 +244,11 @@ static double run_cell(selftest *s, const check_op *op, bool backward, atto_dtyp
 {
     double ratio = 0;
     if (op->family == CHECK_LINEAR) return run_linear(s, op, backward, dtype);
-    if (op->family == CHECK_CROSS_ENTROPY) {
+    if (op->family == CHECK_CROSS_ENTROPY || op->family == CHECK_LOSS) {
         const atto_status status =
-            check_cross_entropy(s->dev, s->reference, backward, dtype, &ratio);
+            op->family == CHECK_LOSS
+                ? check_loss(s->dev, s->reference, op->kind, backward, dtype, &ratio)
+                : check_cross_entropy(s->dev, s->reference, backward, dtype, &ratio);
         if (status != ATTO_OK) tool_fail(op->name, status);
         return ratio;
     }
