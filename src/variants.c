@@ -163,7 +163,8 @@ atto__row_knobs atto__row_knobs_for(int64_t slots, atto_dtype dtype, int32_t gro
     const int32_t per_vector = atto__vector_elements(dtype);
     const int64_t vectors = (slots + per_vector - 1) / per_vector;
     for (size_t i = 0; i < sizeof row_shares / sizeof row_shares[0]; i++) {
-        const int32_t wanted = row_shares[i].lanes, room = floats / per_vector;
+        const int32_t wanted = row_shares[i].lanes;
+        const int32_t room = (wanted == 0 || floats < 32 ? floats : 32) / per_vector;
         const int32_t lanes = wanted == 0 || wanted > group ? group : wanted;
         const int32_t most = row_shares[i].vectors < room ? row_shares[i].vectors : room;
         const int64_t each = (vectors + lanes - 1) / lanes;
