@@ -163,7 +163,8 @@ atto__row_knobs atto__row_knobs_for(int64_t slots, atto_dtype dtype, int32_t gro
     const int32_t per_vector = atto__vector_elements(dtype);
     const int64_t vectors = (slots + per_vector - 1) / per_vector;
     for (size_t i = 0; i < sizeof row_shares / sizeof row_shares[0]; i++) {
-        const int32_t wanted = row_shares[i].lanes, room = floats / per_vector;
+        const int32_t wanted = row_shares[i].lanes;
+        const int32_t room = (wanted == 0 || floats < 32 ? floats : 32) / per_vector;
         const int32_t lanes = wanted == 0 || wanted > group ? group : wanted;
         const int32_t most = row_shares[i].vectors < room ? row_shares[i].vectors : room;
         const int64_t each = (vectors + lanes - 1) / lanes;
@@ -184,19 +185,20 @@ static void put_row(text *t, const atto__row_knobs *row)
     put_knob(t, "HELD", row->held);
 }
 
-/* Elements in flight a work-item; half of them where targets take registers too (Intel's compiler
- * spills otherwise); one vector where it has a position for itself. */
-#define CROSS_ENTROPY_CHUNK 16
+/* Vectors in flight a work-item: 64 bytes. Half as many elements as f32 has then where targets take
+ * registers too (Intel's compiler spills otherwise); one vector where it has a position for itself. */
+#define CROSS_ENTROPY_VECTORS 4
 
 static int32_t cross_entropy_items(const atto__cross_entropy_knobs *k, bool spread)
 {
     if (k->lanes == ATTO_LANES_ONE) return 1;
-    return CROSS_ENTROPY_CHUNK / (spread ? 2 : 1) / atto__vector_elements(k->dtype);
+    return spread ? 2 * CROSS_ENTROPY_VECTORS / atto__vector_elements(k->dtype)
+                  : CROSS_ENTROPY_VECTORS;
 }
 
 void atto__cross_entropy_variant(const atto__cross_entropy_knobs *k, atto__variant *out)
 {
-    static const int32_t lanes[ATTO_LANES_COUNT] = { 1, 32, 0 };
+    static const int32_t lanes[ATTO_LANES_COUNT] = { 1, 32, 128, 0 };
     const bool soft = k->target != ATTO_I32 && k->target != ATTO_I64;
     const atto__row_knobs row = { lanes[k->lanes], cross_entropy_items(k, soft || k->spread),
                                   false };
@@ -908,7 +910,7 @@ static bool make_optim_step(const int32_t *v, atto__variant *out)
 /* Rows in every way that atto__row_knobs_for shares them out. */
 static const atto__row_knobs row_samples[] = {
     { 1, 1, true },   { 1, 4, true }, { 8, 2, true }, { 32, 1, true }, { 32, 8, true },
-    { 128, 4, true }, { 0, 2, true }, { 0, 8, true }, { 0, 4, false },
+    { 128, 4, true }, { 0, 2, true }, { 0, 8, true }, { 0, 16, true }, { 0, 4, false },
 };
 #define ROW_SAMPLES ((int32_t)(sizeof row_samples / sizeof row_samples[0]))
 

@@ -83,6 +83,7 @@ atto__row_knobs atto__row_knobs_for(int64_t slots, atto_dtype dtype, int32_t gro
 typedef enum atto__lanes {
     ATTO_LANES_ONE,   /* one work-item a position */
     ATTO_LANES_WARP,  /* 32 */
+    ATTO_LANES_PART,  /* 128 */
     ATTO_LANES_GROUP, /* a work-group */
     ATTO_LANES_COUNT
 } atto__lanes;

@@ -8,9 +8,11 @@
 #include "launch.h"
 #include "tensor.h"
 
-/* Up to so many classes one work-item has a position, up to so many 32 work-items. */
+/* Up to so many classes one work-item has a position, 32 work-items, 128: the fewer there are, the more
+ * positions a work-group has under way. */
 #define FEW_CLASSES    16
 #define MEDIUM_CLASSES 1024
+#define MANY_CLASSES   4096
 
 /* Numbers that a work-item of atto_cross_entropy_sum adds up (TERMS in the kernels). */
 #define SUM_TERMS 64
@@ -58,7 +60,8 @@ static bool is_wide(const call *k)
 static atto__lanes lanes_of(const atto__cross_entropy *c)
 {
     if (c->step != 1 || c->classes <= FEW_CLASSES) return ATTO_LANES_ONE;
-    return c->classes <= MEDIUM_CLASSES ? ATTO_LANES_WARP : ATTO_LANES_GROUP;
+    if (c->classes <= MEDIUM_CLASSES) return ATTO_LANES_WARP;
+    return c->classes <= MANY_CLASSES ? ATTO_LANES_PART : ATTO_LANES_GROUP;
 }
 
 /* Positions of a work-group. */
@@ -70,6 +73,8 @@ static int64_t positions_per_group(const call *k)
         return group;
     case ATTO_LANES_WARP:
         return group > 32 ? group / 32 : 1;
+    case ATTO_LANES_PART:
+        return group > 128 ? group / 128 : 1;
     default:
         return 1;
     }

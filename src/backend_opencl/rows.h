@@ -26,7 +26,14 @@ static inline bool atto__row_is_wide(const atto_device *dev, int64_t cols, int64
     return dev->options.set.index_bits == 64 || cols > INT32_MAX / 2 / step;
 }
 
-/* Floats of a row that a work-item may hold: what is sure to fit beside all else. */
-#define ATTO_ROW_FLOATS 32
+/* Floats of a row that a work-item may hold: what is sure to fit beside all else, and where a work-item has
+ * 255 registers. */
+#define ATTO_ROW_FLOATS        32
+#define ATTO_ROW_FLOATS_NVIDIA 64
+
+static inline int32_t atto__row_floats(const atto_device *dev)
+{
+    return atto__opencl_of(dev)->nvidia ? ATTO_ROW_FLOATS_NVIDIA : ATTO_ROW_FLOATS;
+}
 
 #endif

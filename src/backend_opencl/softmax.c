@@ -24,9 +24,9 @@ static call call_of(atto_device *dev, const struct atto_softmax_args *a, bool ba
 }
 
 /* Backward holds y and dy. */
-static int32_t floats_of(const call *k)
+static int32_t floats_of(const call *k, int32_t room)
 {
-    return k->backward ? ATTO_ROW_FLOATS / 2 : ATTO_ROW_FLOATS;
+    return k->backward ? room / 2 : room;
 }
 
 static atto__softmax_knobs knobs_of(const call *k, const char *kernel)
@@ -51,7 +51,8 @@ static atto_status launch_rows(const call *k)
     atto__softmax_knobs knobs =
         knobs_of(k, k->backward ? "atto_softmax_backward" : "atto_softmax_forward");
     const int64_t slots = atto__row_slots(k->tensors[0], k->axis.size, 1);
-    knobs.row = atto__row_knobs_for(slots, knobs.dtype, group, floats_of(k));
+    knobs.row =
+        atto__row_knobs_for(slots, knobs.dtype, group, floats_of(k, atto__row_floats(k->dev)));
     atto__variant variant;
     atto__softmax_variant(&knobs, &variant);
 
@@ -81,8 +82,8 @@ static atto_status launch_columns(const call *k)
     atto__softmax_knobs knobs =
         knobs_of(k, k->backward ? "atto_softmax_backward_columns" : "atto_softmax_forward_columns");
     knobs.has_columns = true;
-    knobs.column =
-        atto__column_knobs_for(k->axis.size, knobs.dtype, takes_vectors(k), group, floats_of(k));
+    knobs.column = atto__column_knobs_for(k->axis.size, knobs.dtype, takes_vectors(k), group,
+                                          floats_of(k, ATTO_ROW_FLOATS));
     atto__variant variant;
     atto__softmax_variant(&knobs, &variant);
 
