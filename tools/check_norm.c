@@ -55,8 +55,7 @@ static atto_status make_data(norm_data *d, atto_device *reference)
 static atto_status make_tensors(atto_device *dev, const norm_data *d, atto_tensor *t)
 {
     const int full[] = { X, Y, DY, DX }, of_cols[] = { W, B, DW, DB }, of_rows[] = { MEAN, RSTD };
-    for (int i = 0; i < 4; i++)
-        BENCH_TRY(atto_tensor_alloc(dev, d->dtype, d->shape, &t[full[i]]));
+    for (int i = 0; i < 4; i++) BENCH_TRY(atto_tensor_alloc(dev, d->dtype, d->shape, &t[full[i]]));
     for (int i = 0; i < 4; i++)
         BENCH_TRY(atto_tensor_alloc(dev, ATTO_F32, atto_shape1(d->cols), &t[of_cols[i]]));
     for (int i = 0; i < 2; i++)

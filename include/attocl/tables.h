@@ -142,7 +142,8 @@
     X(reduce,  REDUCE,  BROADCAST, F32,    DISTINCT, FIXED,             NONE) \
     X(layer_norm, LAYER_NORM, DENSE, F32,  DISTINCT, FIXED,             NONE) \
     X(rms_norm, RMS_NORM, DENSE,   FLOW,   DISTINCT, FIXED,             NONE) \
-    X(batch_norm, BATCH_NORM, CHANNELS, FLOW, DISTINCT, FIXED,          NONE)
+    X(batch_norm, BATCH_NORM, CHANNELS, FLOW, DISTINCT, FIXED,          NONE) \
+    X(group_norm, GROUP_NORM, DENSE, F32,  DISTINCT, FIXED,             NONE)
 
 /* F(field, role), beside each args struct as ATTO_<OP>_FIELDS. Roles:
  *   IN          read by forward and again by backward      must be given to both
@@ -184,6 +185,9 @@
     F(x, IN) F(w, IN_OPT) F(b, IN_OPT) F(residual, IN_OPT) F(running_mean, STATE_OPT)          \
     F(running_var, STATE_OPT) F(batches, STATE_OPT) F(y, OUT) F(mean, SAVED_FWD_OPT)           \
     F(rstd, SAVED_FWD_OPT) F(dy, DIN) F(dx, DOUT) F(dw, DOUT) F(db, DOUT) F(dresidual, DOUT)
+#define ATTO_GROUP_NORM_FIELDS(F)                                                              \
+    F(x, IN) F(w, IN_OPT) F(b, IN_FWD_OPT) F(y, OUT) F(mean, SAVED_FWD_OPT)                    \
+    F(rstd, SAVED_FWD_OPT) F(dy, DIN) F(dx, DOUT) F(dw, DOUT) F(db, DOUT)
 /* clang-format on */
 
 #endif
