@@ -38,6 +38,10 @@ items=(
     kernel.opencl
     optim.opencl:optim_clips_what_is_unscaled
     optim_life.opencl:optim_packs_into_chunks
+    layer_norm.opencl:layer_norm_of_trailing_dimensions
+    layer_norm.opencl:layer_norm_backward_takes_another_alignment
+    batch_norm.opencl:batch_norm_takes_f16_and_bf16
+    group_norm.opencl:group_norm_takes_f16_and_bf16
 )
 
 # An ICD entry for Oclgrind alone, so that no other OpenCL can answer.

@@ -87,9 +87,9 @@ static void end(gn_scene *s)
     test_tensor *tensors[] = { &s->tx,    &s->tw,  &s->tb,  &s->ty,  &s->tmean,
                                &s->trstd, &s->tdy, &s->tdx, &s->tdw, &s->tdb };
     oracle_row_norm_answer *w = &s->want;
-    double *arrays[] = { s->x,     s->w,    s->b,        s->dy,       s->old,     s->old_params,
-                         w->mean,  w->rstd, w->y,        w->dx,       w->y_terms, w->dx_terms,
-                         w->dw,    w->db,   w->dw_terms, w->db_terms };
+    double *arrays[] = { s->x,    s->w,    s->b,        s->dy,      s->old,     s->old_params,
+                         w->mean, w->rstd, w->y,        w->dx,      w->y_terms, w->dx_terms,
+                         w->dw,   w->db,   w->dw_terms, w->db_terms };
     for (int i = 0; i < COUNT_OF(tensors); i++) test_tensor_drop(tensors[i]);
     for (int i = 0; i < COUNT_OF(arrays); i++) free(arrays[i]);
 }
@@ -193,8 +193,8 @@ static void group_norm_takes_any_size(void **state)
         int32_t rank;
         int64_t dims[4], groups;
     } rows[] = {
-        { 2, { 1, 1 }, 1 },           { 2, { 7, 12 }, 3 },       { 2, { 5, 64 }, 64 },
-        { 3, { 2, 3, 1025 }, 3 },     { 3, { 300, 2, 3 }, 1 },   { 4, { 2, 64, 7, 7 }, 32 },
+        { 2, { 1, 1 }, 1 },           { 2, { 7, 12 }, 3 },        { 2, { 5, 64 }, 64 },
+        { 3, { 2, 3, 1025 }, 3 },     { 3, { 300, 2, 3 }, 1 },    { 4, { 2, 64, 7, 7 }, 32 },
         { 4, { 1, 3, 224, 224 }, 1 }, { 4, { 2, 8, 16, 16 }, 4 }, { 4, { 3, 5, 1, 31 }, 5 },
     };
     for (int i = 0; i < COUNT_OF(rows); i++)
