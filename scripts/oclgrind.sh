@@ -44,6 +44,10 @@ items=(
     loss.opencl:loss_broadcasts
     loss.opencl:bce_with_logits_takes_weights
     nll_loss.opencl:nll_loss_takes_f16_and_bf16
+    layer_norm.opencl:layer_norm_of_trailing_dimensions
+    layer_norm.opencl:layer_norm_backward_takes_another_alignment
+    batch_norm.opencl:batch_norm_takes_f16_and_bf16
+    group_norm.opencl:group_norm_takes_f16_and_bf16
 )
 
 # An ICD entry for Oclgrind alone, so that no other OpenCL can answer.

@@ -19,4 +19,16 @@ static inline atto__batch_norm atto__batch_norm_of(const atto_tensor *x)
     return b;
 }
 
+/* x as [n, channels, size], dense, in groups of channels. */
+typedef struct atto__group_norm {
+    int64_t n, channels, size;
+    int64_t values; /* in each group of an image */
+} atto__group_norm;
+
+static inline atto__group_norm atto__group_norm_of(const struct atto_group_norm_args *a)
+{
+    const atto__batch_norm b = atto__batch_norm_of(a->x);
+    return (atto__group_norm){ b.n, b.channels, b.size, b.channels / a->groups * b.size };
+}
+
 #endif

@@ -250,7 +250,8 @@ void atto__norm_variant(const atto__norm_knobs *k, atto__variant *out)
 void atto__batch_norm_variant(const atto__batch_norm_knobs *k, atto__variant *out)
 {
     const bool joins = strcmp(k->kernel, "atto_batch_norm_join") == 0;
-    const bool merges = joins || strcmp(k->kernel, "atto_batch_norm_finish") == 0;
+    const bool merges = joins || strcmp(k->kernel, "atto_batch_norm_finish") == 0 ||
+                        strcmp(k->kernel, "atto_group_norm_groups") == 0;
     const bool moments = strcmp(k->kernel, "atto_batch_norm_moments") == 0;
     text t = begin(out, "batch_norm.cl", k->kernel, "");
     if (merges) {
@@ -806,13 +807,15 @@ static bool make_batch_norm(const int32_t *v, atto__variant *out)
 /* Axes: kernel, dtype of dw and db. */
 static bool make_batch_norm_merge(const int32_t *v, atto__variant *out)
 {
+    static const char *const kernels[] = { "atto_batch_norm_join", "atto_batch_norm_finish",
+                                           "atto_group_norm_groups" };
     const atto__batch_norm_knobs knobs = {
-        .kernel = v[0] == 0 ? "atto_batch_norm_join" : "atto_batch_norm_finish",
+        .kernel = kernels[v[0]],
         .act = "identity",
         .dtype = ATTO_F32,
         .out = float_dtypes[v[1]],
     };
-    if (v[0] == 1 && v[1] > 0) return false;
+    if (v[0] > 0 && v[1] > 0) return false;
     if (out) atto__batch_norm_variant(&knobs, out);
     return true;
 }
@@ -1092,7 +1095,7 @@ static const plan plans[] = {
     { "layer_norm", 7, { 4, 3, 2, 2, 4, 4, 2 }, make_norm },
     { "layer_norm", 5, { 2, 3, 2, 2, 2 }, make_norm_columns },
     { "batch_norm", 5, { 4, 3, 2, 2, 2 }, make_batch_norm },
-    { "batch_norm", 2, { 2, 3 }, make_batch_norm_merge },
+    { "batch_norm", 2, { 3, 3 }, make_batch_norm_merge },
     { "gemm", 7, { ATTO_GEMM_TILES, 9, 4, 4, ATTO_DROPOUT_COUNT, 2, 2 }, make_gemm_tile },
     { "gemm", 6, { 2, GEMM_SAME, 4, ATTO_DROPOUT_COUNT, 2, 2 }, make_gemm_rows },
     { "gemm", 3, { GEMM_SAME, ATTO_DROPOUT_COUNT, 2 }, make_gemm_finish },

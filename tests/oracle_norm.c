@@ -196,3 +196,45 @@ void oracle_batch_norm_of(const oracle_batch_norm *c, oracle_batch_norm_answer *
         channel_backward(c, channel, out);
     }
 }
+
+/* ---- groups ---- */
+
+static void one_group(const oracle_group_norm *c, int64_t n, int64_t g, oracle_row_norm_answer *out)
+{
+    const int64_t each = c->channels / c->groups, values = each * c->size, stat = n * c->groups + g;
+    const int64_t first = (n * c->channels + g * each) * c->size;
+    double sum = 0.0, squares = 0.0;
+    for (int64_t i = 0; i < values; i++) sum += c->x[first + i];
+    const double mean = sum / (double)values;
+    for (int64_t i = 0; i < values; i++) squares += pow(c->x[first + i] - mean, 2.0);
+    const double rstd = 1.0 / sqrt(squares / (double)values + c->eps), off = blur(mean, rstd);
+    double sum_v = 0.0, sum_vn = 0.0, size_v = 0.0, size_vn = 0.0;
+    out->mean[stat] = mean, out->rstd[stat] = rstd;
+    for (int64_t i = 0; i < values; i++) {
+        const int64_t at = first + i, channel = g * each + i / c->size;
+        const double unit = (c->x[at] - mean) * rstd, w = c->w ? c->w[channel] : 1.0;
+        const double b = c->b ? c->b[channel] : 0.0, dy = c->dy[at];
+        out->y[at] = unit * w + b;
+        out->y_terms[at] = fabs(w) * (fabs(unit) + off) + fabs(b);
+        out->dw[channel] += dy * unit, out->db[channel] += dy;
+        out->dw_terms[channel] += fabs(dy) * (fabs(unit) + off);
+        out->db_terms[channel] += fabs(dy);
+        sum_v += dy * w, sum_vn += dy * w * unit;
+        size_v += fabs(dy * w), size_vn += fabs(dy * w) * (fabs(unit) + off);
+    }
+    for (int64_t i = 0; i < values; i++) {
+        const int64_t at = first + i, channel = g * each + i / c->size;
+        const double unit = (c->x[at] - mean) * rstd, m = (double)values;
+        const double v = c->dy[at] * (c->w ? c->w[channel] : 1.0);
+        out->dx[at] = rstd * (v - sum_v / m - unit * sum_vn / m);
+        out->dx_terms[at] = rstd * (fabs(v) + size_v / m + (fabs(unit) + off) * size_vn / m);
+    }
+}
+
+void oracle_group_norm_of(const oracle_group_norm *c, oracle_row_norm_answer *out)
+{
+    for (int64_t i = 0; i < c->channels; i++)
+        out->dw[i] = out->dw_terms[i] = out->db[i] = out->db_terms[i] = 0.0;
+    for (int64_t n = 0; n < c->n; n++)
+        for (int64_t g = 0; g < c->groups; g++) one_group(c, n, g, out);
+}

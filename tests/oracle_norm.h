@@ -39,6 +39,16 @@ typedef struct oracle_batch_norm_answer {
     double *dw, *dw_terms, *db, *db_terms;               /* [channels] */
 } oracle_batch_norm_answer;
 
+/* Group norm of x [n, channels, size]: the answers of rows, with parameters by channel. */
+typedef struct oracle_group_norm {
+    int64_t n, channels, size, groups;
+    const double *x, *w, *b, *dy;
+    double eps;
+} oracle_group_norm;
+
+/* mean and rstd are [n, groups], dw and db [channels]. */
+void oracle_group_norm_of(const oracle_group_norm *c, oracle_row_norm_answer *out);
+
 void oracle_batch_norm_of(const oracle_batch_norm *c, oracle_batch_norm_answer *out);
 
 #endif

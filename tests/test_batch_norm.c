@@ -15,9 +15,10 @@ typedef struct bn_case {
     atto_dtype w, b, dw, db;
     bool residual, dresidual, no_dx, running, batches, cumulative, eval, no_saved, add;
     atto_activation act;
-    test_layout layout;   /* of x, y, dy, dx, residual, dresidual */
-    test_layout channels; /* of w, b, ... */
-    double shift, eps;    /* of x; 0 = 1e-5 */
+    test_layout layout;    /* of x, y, dy, dx, residual, dresidual */
+    test_layout dx_layout; /* of dx, if it is another one than dense */
+    test_layout channels;  /* of w, b, ... */
+    double shift, eps;     /* of x; 0 = 1e-5 */
     uint64_t seed;
 } bn_case;
 
@@ -83,7 +84,8 @@ static void build(bn_scene *s)
     a->mean = make(&s->tsaved_mean, saved, k, LAYOUT_OFFSET, NULL);
     a->rstd = make(&s->trstd, saved, k, LAYOUT_OFFSET, NULL);
     a->dy = make(&s->tdy, c->dtype, x, c->layout, s->dy);
-    a->dx = make(&s->tdx, c->no_dx ? none : c->dtype, x, c->layout, old);
+    a->dx =
+        make(&s->tdx, c->no_dx ? none : c->dtype, x, c->dx_layout ? c->dx_layout : c->layout, old);
     a->dw = make(&s->tdw, c->dw, k, c->channels, olds);
     a->db = make(&s->tdb, c->db, k, c->channels, olds);
     a->dresidual = make(&s->tdresidual, c->dresidual ? c->dtype : none, x, c->layout, old);
@@ -374,6 +376,19 @@ static void batch_norm_takes_any_layout(void **state)
                               .channels = i % 2 ? LAYOUT_STEP2 : LAYOUT_OFFSET,
                               .add = i % 2 == 1,
                               .seed = 1600 + (uint64_t)i });
+}
+
+/* Vectors of x and of dx do not begin at the same elements. */
+static void batch_norm_backward_takes_another_alignment(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++)
+        check(&(bn_case){ .shape = i ? atto_shape2(20, 8) : atto_shape4(2, 3, 4, 4),
+                          .w = ATTO_F32,
+                          .dw = ATTO_F32,
+                          .dx_layout = LAYOUT_OFFSET,
+                          .add = i == 1,
+                          .seed = 1640 });
 }
 
 /* W3: activation, residual and gradients all see the same element of a channels_last tensor. */
@@ -847,6 +862,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(batch_norm_takes_any_size),
     cmocka_unit_test(batch_norm_takes_f16_and_bf16),
     cmocka_unit_test(batch_norm_takes_any_layout),
+    cmocka_unit_test(batch_norm_backward_takes_another_alignment),
     cmocka_unit_test(batch_norm_takes_channels_last_without_copies),
     cmocka_unit_test(batch_norm_has_both_variances),
     cmocka_unit_test(batch_norm_keeps_the_digits_of_a_large_mean),

@@ -30,6 +30,7 @@ static const struct {
     { "layer_norm", 20, 36 },
     /* The same with an activation of up to 31 roundings behind it, and twice before a sum. */
     { "batch_norm", 52, 100 },
+    { "group_norm", 20, 36 }, /* as layer norm */
     { "neg", 0, 0 },
     { "abs", 0, 0 }, /* dy times 1, -1 or 0 */
     { "exp", 6, 7 },

@@ -225,6 +225,14 @@ ATTO_API atto_status atto_layer_norm_create(atto_device *dev, atto_shape normali
 ATTO_API atto_status atto_rms_norm_create(atto_device *dev, atto_shape normalised,
                                           const atto_norm_options *options, atto_module **m);
 
+/**
+ * Group norm of [N, C] or [N, C, ...]: weight (1 at first) and bias (0) are [channels]. groups = channels
+ * and no_affine are PyTorch's InstanceNorm. options may be NULL. ATTO_E_ARGUMENT: groups is below 1 or
+ * does not divide channels, eps; ATTO_E_SHAPE: a negative size.
+ */
+ATTO_API atto_status atto_group_norm_create(atto_device *dev, int64_t groups, int64_t channels,
+                                            const atto_norm_options *options, atto_module **m);
+
 /** Options of BatchNorm1d and BatchNorm2d; zero is PyTorch's default. */
 typedef struct atto_batch_norm_module_options {
     float eps;       /**< 0 = 1e-5; ATTO_ZERO = 0 */

@@ -202,6 +202,10 @@ ATTO_API atto_var atto_adaptive_max_pool1d(atto_tape *tape, atto_var x, int64_t 
 ATTO_API atto_var atto_adaptive_max_pool2d(atto_tape *tape, atto_var x, int64_t out_h,
                                            int64_t out_w, atto_var *indices);
 
+/** Group norm of x, [N, C] or [N, C, ...]: attocl/batch_norm.h. weight and bias are [C]; eps 0 = 1e-5. */
+ATTO_API atto_var atto_group_norm(atto_tape *tape, atto_var x, int64_t groups,
+                                  const atto_layer_norm_options *options);
+
 /** The same elements, of any dtype, with another shape: ATTO_E_SHAPE if it has not as many. Shares x's
  * memory where the strides allow that, else it is a dense copy. */
 ATTO_API atto_var atto_reshape(atto_tape *tape, atto_var x, atto_shape shape);

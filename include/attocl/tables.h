@@ -168,7 +168,8 @@
     X(rms_norm, RMS_NORM, DENSE,   FLOW,   DISTINCT, FIXED,             NONE) \
     X(batch_norm, BATCH_NORM, CHANNELS, FLOW, DISTINCT, FIXED,          NONE) \
     X(avg_pool, AVG_POOL, IMAGES,  FLOW,   DISTINCT, FIXED,             NONE) \
-    X(max_pool, MAX_POOL, IMAGES,  FLOW,   DISTINCT, FIXED,             NONE)
+    X(max_pool, MAX_POOL, IMAGES,  FLOW,   DISTINCT, FIXED,             NONE) \
+    X(group_norm, GROUP_NORM, DENSE, F32,  DISTINCT, FIXED,             NONE)
 
 /* F(field, role), beside each args struct as ATTO_<OP>_FIELDS. Roles:
  *   IN          read by forward and again by backward      must be given to both
@@ -220,6 +221,9 @@
     F(rstd, SAVED_FWD_OPT) F(dy, DIN) F(dx, DOUT) F(dw, DOUT) F(db, DOUT) F(dresidual, DOUT)
 #define ATTO_AVG_POOL_FIELDS(F) F(x, IN_FWD) F(y, OUT) F(dy, DIN) F(dx, DOUT)
 #define ATTO_MAX_POOL_FIELDS(F) F(x, IN_FWD) F(y, OUT) F(indices, SAVED_OPT) F(dy, DIN) F(dx, DOUT)
+#define ATTO_GROUP_NORM_FIELDS(F)                                                              \
+    F(x, IN) F(w, IN_OPT) F(b, IN_FWD_OPT) F(y, OUT) F(mean, SAVED_FWD_OPT)                    \
+    F(rstd, SAVED_FWD_OPT) F(dy, DIN) F(dx, DOUT) F(dw, DOUT) F(db, DOUT)
 /* clang-format on */
 
 #endif

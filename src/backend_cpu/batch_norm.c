@@ -17,17 +17,22 @@
 typedef struct job {
     const struct atto_batch_norm_args *a;
     atto__batch_norm g;
-    int64_t slabs, per_slab;          /* of n */
-    const float *mean, *rstd, *w, *b; /* [channels] */
-    float *first, *second;   /* [slabs, channels]: mean and squares, or sums of dz and dz n */
-    float *sum_dz, *sum_dzn; /* [channels], divided by M; 0 when they do not count */
+    bool rows;                /* of channels: size is 1 */
+    int64_t slabs, per_slab;  /* of n */
+    int64_t per_stat, params; /* channel c has statistics c / per_stat, w and b c % params */
+    const float *mean, *rstd; /* [channels / per_stat] */
+    const float *w, *b;       /* [params] */
+    float *first, *second;    /* [slabs, channels]: mean and squares, or sums of dz and dz n */
+    float *mean_dz,
+        *mean_dzn; /* [channels / per_stat], of w dz and w dz n; 0 when they do not count */
 } job;
 
 /* Slabs of rows, of which each costs arrays of all channels, or of images. */
-static void cut(job *j, const atto_tensor *x)
+static void cut(job *j, atto__batch_norm g, bool rows)
 {
-    j->g = atto__batch_norm_of(x);
-    const int64_t most = j->g.size == 1 ? j->g.n / 64 : j->g.n;
+    j->g = g;
+    j->rows = rows;
+    const int64_t most = rows ? j->g.n / 64 : j->g.n;
     const int64_t slabs = most < 1 ? 1 : most < 32 ? most : 32;
     j->per_slab = (j->g.n + slabs - 1) / slabs;
     j->slabs = j->g.n > 0 ? (j->g.n + j->per_slab - 1) / j->per_slab : 1;
@@ -121,7 +126,7 @@ static void moment_units(const void *job_, int64_t begin, int64_t end)
 {
     const job *j = job_;
     for (int64_t unit = begin; unit < end; unit++) {
-        if (j->g.size == 1)
+        if (j->rows)
             slab_of_rows(j, unit);
         else
             slab_of_runs(j, unit / j->g.channels, unit % j->g.channels);
@@ -184,7 +189,7 @@ static void use_running(const job *j, float *mean, float *rstd)
 
 /* A block of elements, whose channels follow each other (step 1) or are all the same (step 0). */
 typedef struct block {
-    int64_t at, channel;
+    int64_t at, channel, stat, param;
     int32_t n, step;
 } block;
 
@@ -200,7 +205,7 @@ static void normalise(const job *j, const block *k, float *out)
 {
     float buffer[ATTO_BLOCK];
     const float *x = load_block(span_at(j->a->x, k->at, k->n), buffer);
-    const float *mean = j->mean + k->channel, *rstd = j->rstd + k->channel;
+    const float *mean = j->mean + k->stat, *rstd = j->rstd + k->stat;
     if (k->step)
         normalise_by(x, mean, rstd, out, k->n, 1);
     else
@@ -217,7 +222,7 @@ ATTO_INLINE void affine_by(const float *v, const float *w, const float *b, float
 
 static void activate(const job *j, const block *k, const float *normal, float *z)
 {
-    const float *w = j->w + k->channel, *b = j->b + k->channel;
+    const float *w = j->w + k->param, *b = j->b + k->param;
     if (k->step)
         affine_by(normal, w, b, z, k->n, 1);
     else
@@ -234,11 +239,12 @@ typedef void (*block_body)(const job *j, const block *k, void *state);
 
 static void for_blocks(const job *j, int64_t run, block_body body, void *state)
 {
-    const int64_t length = j->g.size == 1 ? j->g.channels : j->g.size;
+    const int64_t length = j->rows ? j->g.channels : j->g.size;
     for (int64_t first = 0; first < length; first += ATTO_BLOCK) {
-        const bool rows = j->g.size == 1;
-        const block k = { run * length + first, rows ? first : run % j->g.channels,
-                          block_length(length - first), rows };
+        const int64_t channel = j->rows ? first : run % j->g.channels;
+        const block k = { run * length + first,         channel,
+                          channel / j->per_stat,        channel % j->params,
+                          block_length(length - first), j->rows };
         body(j, &k, state);
     }
 }
@@ -246,7 +252,7 @@ static void for_blocks(const job *j, int64_t run, block_body body, void *state)
 /* Rows, or runs of all channels. */
 static int64_t runs_of(const job *j)
 {
-    return j->g.size == 1 ? j->g.n : j->g.n * j->g.channels;
+    return j->rows ? j->g.n : j->g.n * j->g.channels;
 }
 
 /* ---- forward ---- */
@@ -281,19 +287,27 @@ static const float *parameter_of(const atto_tensor *t, float standard, int64_t n
     return scratch;
 }
 
-/* Scratch of six arrays [channels] and two [slabs, channels]; w and b. */
+/* Slabs of moments, or of sums. */
+static int64_t units_of(const job *j)
+{
+    return j->rows ? j->slabs : j->slabs * j->g.channels;
+}
+
+/* Scratch: two arrays for slabs, four of statistics, of which the first two are *arrays; w and b. */
 static atto_status begin(atto_device *dev, job *j, atto_buffer *header, float **arrays)
 {
     atto_tensor scratch;
-    const int64_t channels = j->g.channels, size = (6 + 2 * j->slabs) * channels + 1;
+    const int64_t stats = j->g.channels / j->per_stat, slabs = j->slabs * j->g.channels;
+    const int64_t size = 4 * stats + 2 * j->params + 2 * slabs + 1;
     ATTO_TRY(atto__scratch_tensor(dev, ATTO_F32, 1, &size, header, &scratch));
     *arrays = atto__memory(&scratch);
-    j->w = parameter_of(j->a->w, 1.0f, channels, *arrays + 2 * channels);
-    j->b = parameter_of(j->a->b, 0.0f, channels, *arrays + 3 * channels);
-    j->sum_dz = *arrays + 4 * channels;
-    j->sum_dzn = *arrays + 5 * channels;
-    j->first = *arrays + 6 * channels;
-    j->second = j->first + j->slabs * channels;
+    j->mean_dz = *arrays + 2 * stats;
+    j->mean_dzn = j->mean_dz + stats;
+    float *w = j->mean_dzn + stats, *b = w + j->params;
+    j->first = b + j->params;
+    j->second = j->first + slabs;
+    j->w = parameter_of(j->a->w, 1.0f, j->params, w);
+    j->b = parameter_of(j->a->b, 0.0f, j->params, b);
     return ATTO_OK;
 }
 
@@ -310,11 +324,12 @@ atto_status ATTO_LEVEL_NAME(batch_norm_forward)(atto_device *dev,
                                                 const atto__layout *layout)
 {
     (void)layout;
-    job j = { .a = a };
+    job j = { .a = a, .per_stat = 1, .params = a->x->shape[1] };
+    const atto__batch_norm g = atto__batch_norm_of(a->x);
     atto_buffer header;
     float *arrays;
-    cut(&j, a->x);
-    if (j.g.channels == 0) return ATTO_OK;
+    if (g.channels == 0) return ATTO_OK;
+    cut(&j, g, g.size == 1);
     if (j.g.values == 0 && a->training) {
         no_values(&j);
         return ATTO_OK;
@@ -325,8 +340,7 @@ atto_status ATTO_LEVEL_NAME(batch_norm_forward)(atto_device *dev,
     const int32_t threads = threads_for(dev, &j);
     dev->stats.launches++;
     if (a->training) {
-        atto__parallel_for(threads, j.g.size == 1 ? j.slabs : j.slabs * j.g.channels, moment_units,
-                           &j);
+        atto__parallel_for(threads, units_of(&j), moment_units, &j);
         use_batch(&j, mean, rstd);
     } else {
         use_running(&j, mean, rstd);
@@ -383,7 +397,7 @@ static void sum_units(const void *job_, int64_t begin, int64_t end)
     const job *j = job_;
     const int64_t channels = j->g.channels;
     for (int64_t unit = begin; unit < end; unit++) {
-        const bool rows = j->g.size == 1;
+        const bool rows = j->rows;
         const int64_t slab = rows ? unit : unit / channels, channel = rows ? 0 : unit % channels;
         slab_sums sums = { j->first + slab * channels, j->second + slab * channels };
         for (int64_t c = channel; c < (rows ? channels : channel + 1); c++)
@@ -404,8 +418,8 @@ static void put_parameter(const atto_tensor *t, const float *sums, int64_t n, bo
     }
 }
 
-/* Sums over slabs, in order, to dw and db; then, for dx, divided by M. */
-static void join_sums(const job *j)
+/* Sums over slabs, in order, to the first slab's. */
+static void join_slabs(const job *j)
 {
     const int64_t channels = j->g.channels;
     for (int64_t c = 0; c < channels; c++) {
@@ -414,15 +428,30 @@ static void join_sums(const job *j)
             dz += (double)j->first[slab * channels + c];
             dzn += (double)j->second[slab * channels + c];
         }
-        j->sum_dz[c] = (float)dz;
-        j->sum_dzn[c] = (float)dzn;
+        j->first[c] = (float)dz;
+        j->second[c] = (float)dzn;
     }
-    put_parameter(j->a->db, j->sum_dz, channels, j->a->add_db);
-    put_parameter(j->a->dw, j->sum_dzn, channels, j->a->add_dw);
-    for (int64_t c = 0; c < channels; c++) {
-        j->sum_dz[c] = j->a->training ? j->sum_dz[c] / (float)j->g.values : 0.0f;
-        j->sum_dzn[c] = j->a->training ? j->sum_dzn[c] / (float)j->g.values : 0.0f;
+}
+
+/* Those sums to dw and db, then what dx needs of them. values: that have a statistic. */
+static void use_sums(const job *j, int64_t values)
+{
+    const int64_t stats = j->g.channels / j->per_stat;
+    for (int64_t s = 0; s < stats; s++) {
+        double dz = 0.0, dzn = 0.0;
+        for (int64_t c = s * j->per_stat; j->a->training && c < (s + 1) * j->per_stat; c++) {
+            dz += (double)j->w[c % j->params] * (double)j->first[c];
+            dzn += (double)j->w[c % j->params] * (double)j->second[c];
+        }
+        j->mean_dz[s] = j->a->training ? (float)(dz / (double)values) : 0.0f;
+        j->mean_dzn[s] = j->a->training ? (float)(dzn / (double)values) : 0.0f;
     }
+    for (int64_t c = j->params; c < j->g.channels; c++) { /* other images' */
+        j->first[c % j->params] += j->first[c];
+        j->second[c % j->params] += j->second[c];
+    }
+    put_parameter(j->a->db, j->first, j->params, j->a->add_db);
+    put_parameter(j->a->dw, j->second, j->params, j->a->add_dw);
 }
 
 static void put(const atto_tensor *t, const block *k, float *values, bool add)
@@ -433,16 +462,16 @@ static void put(const atto_tensor *t, const block *k, float *values, bool add)
     store_block(values, to);
 }
 
-/* w rstd (dz - mean_dz - n mean_dzn) */
+/* rstd (w dz - mean_dz - n mean_dzn) */
 ATTO_INLINE void dx_by(const job *j, const block *k, const float *normal, const float *dz,
                        float *out, int32_t step)
 {
-    const float *w = j->w + k->channel, *rstd = j->rstd + k->channel;
-    const float *mean_dz = j->sum_dz + k->channel, *mean_dzn = j->sum_dzn + k->channel;
+    const float *w = j->w + k->param, *rstd = j->rstd + k->stat;
+    const float *mean_dz = j->mean_dz + k->stat, *mean_dzn = j->mean_dzn + k->stat;
     ATTO_SIMD
     for (int32_t i = 0; i < k->n; i++)
-        out[i] = (w[i * step] * rstd[i * step]) *
-                 ((dz[i] - mean_dz[i * step]) - normal[i] * mean_dzn[i * step]);
+        out[i] = rstd[i * step] *
+                 ((w[i * step] * dz[i] - mean_dz[i * step]) - normal[i] * mean_dzn[i * step]);
 }
 
 static void write_dx(const job *j, const block *k, void *state)
@@ -470,21 +499,115 @@ atto_status ATTO_LEVEL_NAME(batch_norm_backward)(atto_device *dev,
                                                  const atto__layout *layout)
 {
     (void)layout;
-    job j = { .a = a };
+    job j = { .a = a, .per_stat = 1, .params = a->x->shape[1] };
+    const atto__batch_norm g = atto__batch_norm_of(a->x);
     atto_buffer header;
     float *arrays;
-    cut(&j, a->x);
-    if (j.g.channels == 0) return ATTO_OK;
+    if (g.channels == 0) return ATTO_OK;
+    cut(&j, g, g.size == 1);
     ATTO_TRY(begin(dev, &j, &header, &arrays));
     j.mean = floats_of(a->mean), j.rstd = floats_of(a->rstd);
     const int32_t threads = threads_for(dev, &j);
     dev->stats.launches++;
     if (a->dw || a->db || a->training)
-        atto__parallel_for(threads, j.g.size == 1 ? j.slabs : j.slabs * j.g.channels, sum_units,
-                           &j);
+        atto__parallel_for(threads, units_of(&j), sum_units, &j);
     else
         memset(j.first, 0, (size_t)(2 * j.slabs * j.g.channels) * sizeof *j.first);
-    join_sums(&j);
+    join_slabs(&j);
+    use_sums(&j, g.values);
     if (a->dx || a->dresidual) atto__parallel_for(threads, runs_of(&j), backward_runs, &j);
+    return ATTO_OK;
+}
+
+/* ---- group norm: statistics of [n * groups], whose runs are channels of one image side by side ---- */
+
+/* What batch norm would get. */
+static struct atto_batch_norm_args as_batch_norm(const struct atto_group_norm_args *a,
+                                                 bool backward)
+{
+    return (struct atto_batch_norm_args){
+        .x = a->x,
+        .w = a->w,
+        .b = backward ? NULL : a->b,
+        .y = backward ? NULL : a->y,
+        .mean = a->mean,
+        .rstd = a->rstd,
+        .dy = backward ? a->dy : NULL,
+        .dx = backward ? a->dx : NULL,
+        .dw = backward ? a->dw : NULL,
+        .db = backward ? a->db : NULL,
+        .add_dx = a->add_dx,
+        .add_dw = a->add_dw,
+        .add_db = a->add_db,
+        .training = true,
+        .eps = a->eps,
+    };
+}
+
+/* Images' channels as channels of one image. */
+static job job_of_groups(const struct atto_batch_norm_args *b, const struct atto_group_norm_args *a)
+{
+    const atto__group_norm g = atto__group_norm_of(a);
+    job j = { .a = b, .per_stat = g.channels / a->groups, .params = g.channels };
+    cut(&j, (atto__batch_norm){ 1, g.n * g.channels, g.size, g.size }, false);
+    return j;
+}
+
+atto_status ATTO_LEVEL_NAME(group_norm_forward)(atto_device *dev,
+                                                const struct atto_group_norm_args *a,
+                                                const atto__layout *layout)
+{
+    (void)layout;
+    const struct atto_batch_norm_args b = as_batch_norm(a, false);
+    const atto__group_norm g = atto__group_norm_of(a);
+    job j = job_of_groups(&b, a), m = j;
+    atto_buffer headers[2];
+    float *arrays, *unused;
+    if (g.n == 0 || g.channels == 0) return ATTO_OK;
+    if (g.values == 0) {
+        m.g.channels = g.n * a->groups;
+        no_values(&m);
+        return ATTO_OK;
+    }
+    cut(&m, (atto__batch_norm){ 1, g.n * a->groups, g.values, g.values }, false);
+    m.per_stat = 1;
+    ATTO_TRY(begin(dev, &j, &headers[0], &arrays));
+    ATTO_TRY(begin(dev, &m, &headers[1], &unused));
+    float *mean = a->mean ? floats_of(a->mean) : arrays;
+    float *rstd = a->rstd ? floats_of(a->rstd) : arrays + g.n * a->groups;
+    const int32_t threads = threads_for(dev, &j);
+    dev->stats.launches++;
+    atto__parallel_for(threads, units_of(&m), moment_units, &m);
+    use_batch(&m, mean, rstd);
+    j.mean = mean, j.rstd = rstd;
+    atto__parallel_for(threads, runs_of(&j), forward_runs, &j);
+    return ATTO_OK;
+}
+
+atto_status ATTO_LEVEL_NAME(group_norm_backward)(atto_device *dev,
+                                                 const struct atto_group_norm_args *a,
+                                                 const atto__layout *layout)
+{
+    (void)layout;
+    const struct atto_batch_norm_args b = as_batch_norm(a, true);
+    const atto__group_norm g = atto__group_norm_of(a);
+    job j = job_of_groups(&b, a);
+    atto_buffer header;
+    float *arrays;
+    if (g.channels == 0) return ATTO_OK;
+    ATTO_TRY(begin(dev, &j, &header, &arrays));
+    const int32_t threads = threads_for(dev, &j);
+    dev->stats.launches++;
+    if (g.n == 0) { /* sums of nothing */
+        memset(arrays, 0, (size_t)g.channels * sizeof *arrays);
+        put_parameter(a->dw, arrays, g.channels, a->add_dw);
+        put_parameter(a->db, arrays, g.channels, a->add_db);
+        return ATTO_OK;
+    }
+    j.mean = floats_of(a->mean), j.rstd = floats_of(a->rstd);
+    atto__parallel_for(threads, units_of(&j), sum_units, &j);
+    join_slabs(&j);
+    use_sums(&j, g.values);
+    if (a->dx) atto__parallel_for(threads, runs_of(&j), backward_runs, &j);
     return ATTO_OK;
 }

@@ -14,14 +14,15 @@ typedef struct plan {
     atto_device *dev;
     const struct atto_batch_norm_args *a;
     atto__batch_norm g;
-    bool last, vectors, wide;
+    bool backward, last, vectors, wide;
     int64_t run; /* elements of a unit */
     int64_t kept, per_run, folded, per_slab, slabs, strips;
     int32_t columns;
     const atto_tensor *w, *b; /* in f32; NULL = none */
     atto_tensor converted[2], partial, numbers;
     atto_buffer headers[4];
-    atto_tensor mean, rstd; /* what kernels read */
+    atto_tensor mean, rstd;   /* what kernels read */
+    int64_t per_stat, params; /* of group norm; 1, channels */
 } plan;
 
 /* Elements that a lane loads before it uses them (UNITS units in the kernels). */
@@ -42,10 +43,11 @@ static void choose_units(plan *p)
 {
     const struct atto_batch_norm_args *a = p->a;
     const int64_t vector = atto__vector_elements(a->x->dtype);
-    p->last = p->g.size == 1;
     p->vectors = (p->last ? p->g.channels : p->g.size) % vector == 0;
-    const atto_tensor *all[] = { a->x, a->residual, a->y, a->dy, a->dx, a->dresidual };
-    for (int32_t i = 0; i < 6; i++) p->vectors = p->vectors && is_aligned(all[i], vector);
+    const atto_tensor *forward[] = { a->x, a->residual, a->y, NULL, NULL };
+    const atto_tensor *backward[] = { a->x, a->residual, a->dy, a->dx, a->dresidual };
+    for (int32_t i = 0; i < 5; i++)
+        p->vectors = p->vectors && is_aligned(p->backward ? backward[i] : forward[i], vector);
     p->run = p->vectors ? vector : 1;
     p->kept = p->last ? p->g.channels / p->run : p->g.channels;
     p->per_run = p->g.size / (p->last ? 1 : p->run);
@@ -72,7 +74,8 @@ static void choose_slabs(plan *p)
 
 static atto_status take(plan *p, int32_t header, int64_t count, atto_tensor *out)
 {
-    return atto__scratch_tensor(p->dev, ATTO_F32, 1, &count, &p->headers[header], out);
+    const int64_t size = count > 0 ? count : 1; /* there is no block of 0 bytes */
+    return atto__scratch_tensor(p->dev, ATTO_F32, 1, &size, &p->headers[header], out);
 }
 
 /* w or b as f32. */
@@ -80,25 +83,35 @@ static atto_status widen(plan *p, int32_t which, const atto_tensor *t, const att
 {
     *out = t;
     if (!t || t->dtype == ATTO_F32) return ATTO_OK;
-    ATTO_TRY(take(p, which, p->g.channels, &p->converted[which]));
+    ATTO_TRY(take(p, which, p->params, &p->converted[which]));
     ATTO_TRY(atto__copy(p->dev, &p->converted[which], t));
     *out = &p->converted[which];
     return ATTO_OK;
 }
 
-/* numbers: two arrays [channels]: mean and rstd, or sums. */
-static atto_status begin(atto_device *dev, const struct atto_batch_norm_args *a, plan *p)
+/* numbers: two arrays [channels]: mean and rstd, or sums. p->g and what follows from the op are set. */
+static atto_status begin_plan(plan *p)
+{
+    choose_units(p);
+    choose_slabs(p);
+    ATTO_TRY(widen(p, 0, p->a->w, &p->w));
+    ATTO_TRY(widen(p, 1, p->a->b, &p->b));
+    ATTO_TRY(take(p, 2, p->slabs * 2 * p->g.channels, &p->partial));
+    return take(p, 3, 2 * p->g.channels, &p->numbers);
+}
+
+static atto_status begin(atto_device *dev, const struct atto_batch_norm_args *a, bool backward,
+                         plan *p)
 {
     memset(p, 0, sizeof *p);
     p->dev = dev;
     p->a = a;
+    p->backward = backward;
     p->g = atto__batch_norm_of(a->x);
-    choose_units(p);
-    choose_slabs(p);
-    ATTO_TRY(widen(p, 0, a->w, &p->w));
-    ATTO_TRY(widen(p, 1, a->b, &p->b));
-    ATTO_TRY(take(p, 2, p->slabs * 2 * p->g.channels, &p->partial));
-    return take(p, 3, 2 * p->g.channels, &p->numbers);
+    p->last = p->g.size == 1;
+    p->per_stat = 1;
+    p->params = p->g.channels;
+    return begin_plan(p);
 }
 
 /* ---- launches ---- */
@@ -141,6 +154,8 @@ static void arg_channels(atto__args *args, const plan *p)
     atto__arg_tensor(args, &p->rstd);
     arg_optional(args, p->w);
     arg_optional(args, p->b);
+    atto__arg_ulong(args, (uint64_t)p->per_stat);
+    atto__arg_ulong(args, (uint64_t)p->params);
 }
 
 static atto_status launch_slabs(const plan *p, const char *kernel, const atto__args *args)
@@ -149,11 +164,11 @@ static atto_status launch_slabs(const plan *p, const char *kernel, const atto__a
     return atto__launch(p->dev, &variant, args, p->strips * p->slabs);
 }
 
-/* Channels of a work-group of the kernels that merge slabs. */
-static int64_t merging_groups(const plan *p)
+/* Work-groups of the kernels that merge: so many channels. */
+static int64_t merging_groups(const plan *p, int64_t channels)
 {
     const int64_t group = atto__opencl_of(p->dev)->group_size;
-    return atto__group_count(p->g.channels,
+    return atto__group_count(channels,
                              group > ATTO_BATCH_NORM_LANES ? group / ATTO_BATCH_NORM_LANES : 1);
 }
 
@@ -189,7 +204,7 @@ static atto_status launch_finish(const plan *p)
     atto__arg_float(&args, a->momentum);
     atto__arg_uint(&args, a->cumulative && a->batches);
     atto__arg_float(&args, a->eps);
-    return atto__launch(p->dev, &variant, &args, merging_groups(p));
+    return atto__launch(p->dev, &variant, &args, merging_groups(p, p->g.channels));
 }
 
 static atto_status launch_apply(const plan *p)
@@ -232,7 +247,7 @@ atto_status atto__opencl_batch_norm_forward(atto_device *dev, const struct atto_
     const atto__batch_norm g = atto__batch_norm_of(a->x);
     if (g.channels == 0) return ATTO_OK;
     if (g.values == 0 && a->training) return no_values(a);
-    ATTO_TRY(begin(dev, a, &p));
+    ATTO_TRY(begin(dev, a, false, &p));
     p.mean = a->mean ? *a->mean : half_of(&p, 0);
     p.rstd = a->rstd ? *a->rstd : half_of(&p, 1);
     if (a->training) ATTO_TRY(launch_moments(&p));
@@ -264,41 +279,68 @@ static atto_status launch_sums(const plan *p)
     return launch_slabs(p, "atto_batch_norm_sums", &args);
 }
 
-/* dw and db; of two dtypes one at a time. sums NULL: not for dx. */
-static atto_status launch_join(const plan *p, const atto_tensor *dw, const atto_tensor *db,
-                               bool sums)
+/* Pairs of numbers to be added up: see the kernel. */
+typedef struct pairs {
+    const atto_tensor *from;
+    int64_t channels, count, apart, second;
+    const atto_tensor *sums, *w; /* NULL = not wanted, 1 */
+    float values;
+} pairs;
+
+/* dw and db, NULL = not there; of one dtype. */
+static atto_status launch_join(const plan *p, const pairs *k, const atto_tensor *dw,
+                               const atto_tensor *db)
 {
     const struct atto_batch_norm_args *a = p->a;
     const atto_dtype out = dw ? dw->dtype : db ? db->dtype : ATTO_F32;
     const atto__variant variant = variant_of(p, "atto_batch_norm_join", out);
     atto__args args;
     args.count = 0;
-    atto__arg_memory(&args, atto__memory(&p->partial));
-    atto__arg_memory(&args, sums ? atto__memory(&p->numbers) : NULL);
+    atto__arg_memory(&args, atto__memory(k->from));
+    atto__arg_memory(&args, k->sums ? atto__memory(k->sums) : NULL);
     arg_optional(&args, dw);
     arg_optional(&args, db);
-    atto__arg_ulong(&args, (uint64_t)p->g.channels);
-    atto__arg_ulong(&args, (uint64_t)(p->g.values > 0 ? p->slabs : 0));
-    atto__arg_float(&args, (float)p->g.values);
+    arg_optional(&args, k->w);
+    atto__arg_ulong(&args, (uint64_t)k->channels);
+    atto__arg_ulong(&args, (uint64_t)k->count);
+    atto__arg_ulong(&args, (uint64_t)k->apart);
+    atto__arg_ulong(&args, (uint64_t)k->second);
+    atto__arg_float(&args, k->values);
     atto__arg_uint(&args, a->add_dw);
     atto__arg_uint(&args, a->add_db);
-    return atto__launch(p->dev, &variant, &args, merging_groups(p));
+    return atto__launch(p->dev, &variant, &args, merging_groups(p, k->channels));
 }
 
-static atto_status join(const plan *p, bool sums)
+/* Of two dtypes one at a time. */
+static atto_status join(const plan *p, const pairs *k)
 {
     const struct atto_batch_norm_args *a = p->a;
-    if (!a->dw || !a->db || a->dw->dtype == a->db->dtype) return launch_join(p, a->dw, a->db, sums);
-    ATTO_TRY(launch_join(p, a->dw, NULL, sums));
-    return launch_join(p, NULL, a->db, false);
+    if (!a->dw || !a->db || a->dw->dtype == a->db->dtype) return launch_join(p, k, a->dw, a->db);
+    pairs rest = *k;
+    rest.sums = NULL;
+    ATTO_TRY(launch_join(p, k, a->dw, NULL));
+    return launch_join(p, &rest, NULL, a->db);
 }
 
-static atto_status launch_dx(const plan *p, bool sums)
+/* What sums has left behind. */
+static pairs slabs_of(const plan *p)
+{
+    return (pairs){ .from = &p->partial,
+                    .channels = p->g.channels,
+                    .count = p->g.values > 0 ? p->slabs : 0,
+                    .apart = 2 * p->g.channels,
+                    .second = p->g.channels,
+                    .values = 1.0f };
+}
+
+/* sums NULL: they do not count. */
+static atto_status launch_dx(const plan *p, const atto_tensor *sums)
 {
     const struct atto_batch_norm_args *a = p->a;
     atto__args args;
     arg_gradient(&args, p);
-    atto__arg_memory(&args, sums ? atto__memory(&p->numbers) : NULL);
+    atto__arg_memory(&args, sums ? atto__memory(sums) : NULL);
+    atto__arg_ulong(&args, (uint64_t)(p->g.channels / p->per_stat));
     arg_optional(&args, a->dx);
     arg_optional(&args, a->dresidual);
     atto__arg_uint(&args, a->add_dx);
@@ -312,23 +354,145 @@ atto_status atto__opencl_batch_norm_backward(atto_device *dev, const struct atto
     (void)layout;
     plan p;
     if (a->x->shape[1] == 0) return ATTO_OK;
-    ATTO_TRY(begin(dev, a, &p));
+    ATTO_TRY(begin(dev, a, true, &p));
     p.mean = *a->mean, p.rstd = *a->rstd;
     const bool empty = p.g.values == 0, sums = a->training && a->dx;
+    pairs k = slabs_of(&p);
+    k.sums = sums ? &p.numbers : NULL;
+    k.w = p.w;
+    k.values = (float)p.g.values;
     if (a->dw || a->db || sums) {
         if (!empty) ATTO_TRY(launch_sums(&p));
-        ATTO_TRY(join(&p, sums));
+        ATTO_TRY(join(&p, &k));
     }
-    return !empty && (a->dx || a->dresidual) ? launch_dx(&p, sums) : ATTO_OK;
+    return !empty && (a->dx || a->dresidual) ? launch_dx(&p, k.sums) : ATTO_OK;
+}
+
+/* ---- group norm ---- */
+
+/* What batch norm would get. */
+static struct atto_batch_norm_args as_batch_norm(const struct atto_group_norm_args *a,
+                                                 bool backward)
+{
+    return (struct atto_batch_norm_args){
+        .x = a->x,
+        .w = a->w,
+        .b = backward ? NULL : a->b,
+        .y = backward ? NULL : a->y,
+        .mean = a->mean,
+        .rstd = a->rstd,
+        .dy = backward ? a->dy : NULL,
+        .dx = backward ? a->dx : NULL,
+        .dw = backward ? a->dw : NULL,
+        .db = backward ? a->db : NULL,
+        .add_dx = a->add_dx,
+        .add_dw = a->add_dw,
+        .add_db = a->add_db,
+        .training = true,
+        .eps = a->eps,
+    };
+}
+
+/* x as one image of channels, which all images' are, or of groups. */
+static atto_status begin_image(atto_device *dev, const struct atto_batch_norm_args *a,
+                               int64_t channels, int64_t size, int64_t per_stat, int64_t params,
+                               plan *p)
+{
+    memset(p, 0, sizeof *p);
+    p->dev = dev;
+    p->a = a;
+    p->backward = a->dy != NULL;
+    p->g = (atto__batch_norm){ 1, channels, size, size };
+    p->per_stat = per_stat;
+    p->params = params;
+    return begin_plan(p);
+}
+
+atto_status atto__opencl_group_norm_forward(atto_device *dev, const struct atto_group_norm_args *a,
+                                            const atto__layout *layout)
+{
+    (void)layout;
+    const struct atto_batch_norm_args b = as_batch_norm(a, false);
+    const atto__group_norm g = atto__group_norm_of(a);
+    struct atto_batch_norm_args moments = b;
+    plan groups, channels;
+    if (g.n == 0 || g.channels == 0) return ATTO_OK;
+    if (g.values == 0) return no_values(&b);
+    moments.w = moments.b = NULL;
+    ATTO_TRY(begin_image(dev, &moments, g.n * a->groups, g.values, 1, g.n * a->groups, &groups));
+    groups.mean = a->mean ? *a->mean : half_of(&groups, 0);
+    groups.rstd = a->rstd ? *a->rstd : half_of(&groups, 1);
+    ATTO_TRY(launch_moments(&groups));
+    ATTO_TRY(launch_finish(&groups));
+    ATTO_TRY(begin_image(dev, &b, g.n * g.channels, g.size, g.channels / a->groups, g.channels,
+                         &channels));
+    channels.mean = groups.mean, channels.rstd = groups.rstd;
+    return launch_apply(&channels);
+}
+
+/* Sums of images' channels to those of groups, as dx needs them. */
+static atto_status launch_groups(const plan *p, int64_t values, const atto_tensor *means)
+{
+    const atto__variant variant = variant_of(p, "atto_group_norm_groups", ATTO_F32);
+    atto__args args;
+    args.count = 0;
+    atto__arg_memory(&args, atto__memory(&p->numbers));
+    atto__arg_memory(&args, atto__memory(means));
+    arg_optional(&args, p->w);
+    atto__arg_ulong(&args, (uint64_t)p->g.channels);
+    atto__arg_ulong(&args, (uint64_t)p->per_stat);
+    atto__arg_ulong(&args, (uint64_t)p->params);
+    atto__arg_float(&args, (float)values);
+    return atto__launch(p->dev, &variant, &args, merging_groups(p, p->g.channels / p->per_stat));
+}
+
+atto_status atto__opencl_group_norm_backward(atto_device *dev, const struct atto_group_norm_args *a,
+                                             const atto__layout *layout)
+{
+    (void)layout;
+    const struct atto_batch_norm_args b = as_batch_norm(a, true);
+    const atto__group_norm g = atto__group_norm_of(a);
+    plan p;
+    atto_tensor means;
+    atto_buffer header;
+    if (g.channels == 0) return ATTO_OK;
+    ATTO_TRY(
+        begin_image(dev, &b, g.n * g.channels, g.size, g.channels / a->groups, g.channels, &p));
+    const bool empty = g.n == 0 || g.values == 0;
+    if (!empty) {
+        p.mean = *a->mean, p.rstd = *a->rstd;
+        pairs rows = slabs_of(&p);
+        rows.sums = &p.numbers;
+        ATTO_TRY(launch_sums(&p));
+        ATTO_TRY(launch_join(&p, &rows, NULL, NULL));
+    }
+    const pairs images = { .from = &p.numbers,
+                           .channels = g.channels,
+                           .count = empty ? 0 : g.n,
+                           .apart = g.channels,
+                           .second = g.n * g.channels,
+                           .values = 1.0f };
+    if (a->dw || a->db) ATTO_TRY(join(&p, &images));
+    if (!a->dx || empty) return ATTO_OK;
+    const int64_t stats = g.n * a->groups, size = 2 * stats;
+    ATTO_TRY(atto__scratch_tensor(dev, ATTO_F32, 1, &size, &header, &means));
+    ATTO_TRY(launch_groups(&p, g.values, &means));
+    return launch_dx(&p, &means);
 }
 
 /* Images in that dtype, row-major. */
+atto_status atto__opencl_group_norm_prepare(atto_device *dev, atto_dtype dtype)
+{
+    return atto__opencl_batch_norm_prepare(dev, dtype);
+}
+
 atto_status atto__opencl_batch_norm_prepare(atto_device *dev, atto_dtype dtype)
 {
     static const char *const kernels[] = { "atto_batch_norm_moments", "atto_batch_norm_finish",
                                            "atto_batch_norm_apply",   "atto_batch_norm_sums",
-                                           "atto_batch_norm_join",    "atto_batch_norm_dx" };
-    for (int32_t i = 0; i < 6; i++) {
+                                           "atto_batch_norm_join",    "atto_batch_norm_dx",
+                                           "atto_group_norm_groups" };
+    for (int32_t i = 0; i < 7; i++) {
         const atto__batch_norm_knobs knobs = { .kernel = kernels[i],
                                                .act = "identity",
                                                .dtype = dtype,

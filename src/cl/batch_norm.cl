@@ -15,6 +15,10 @@
  *
  *     group = slab * strips + strip,  item = lane * columns + column
  *
+ * Group norm is the same: x as one image of [n * channels, size], of which per_stat neighbouring channels
+ * have the statistics of [1, n * groups, ...], and channel c has parameters c % params. Two more
+ * kernels merge channels' sums, by groups for dx and over images for db and dw.
+ *
  *   partial: [slabs, 2, channels], mean and squares about it, or sums of dz and of dz n
  *
  *   -D         default         meaning
@@ -249,21 +253,23 @@ typedef struct channel_numbers {
 #define CHANNEL_PARAMETERS                                                                       \
     __global const float *mean, const ulong mean_at, __global const float *rstd,                 \
         const ulong rstd_at, __global const float *w, const ulong w_at, __global const float *b, \
-        const ulong b_at
+        const ulong b_at, const ulong per_stat, const ulong params
 
 ATTO_UNROLLED void load_channels(channel_numbers *c, place p, CHANNEL_PARAMETERS)
 {
 #pragma unroll
     for (uint k = 0; k < RESULTS; k++) {
-        const size_t at = p.exists ? (size_t)p.unit * RESULTS + k : 0;
-        c->mean[k] = mean[mean_at + at];
-        c->rstd[k] = rstd[rstd_at + at];
-        c->w[k] = w ? w[w_at + at] : 1.0f;
-        c->b[k] = b ? b[b_at + at] : 0.0f;
+        const size_t channel = p.exists ? (size_t)p.unit * RESULTS + k : 0;
+        const size_t stat = channel / per_stat, param = channel % params;
+        c->mean[k] = mean[mean_at + stat];
+        c->rstd[k] = rstd[rstd_at + stat];
+        c->w[k] = w ? w[w_at + param] : 1.0f;
+        c->b[k] = b ? b[b_at + param] : 0.0f;
     }
 }
 
-#define LOAD_CHANNELS(c) load_channels(&(c), p, mean, mean_at, rstd, rstd_at, w, w_at, b, b_at)
+#define LOAD_CHANNELS(c) \
+    load_channels(&(c), p, mean, mean_at, rstd, rstd_at, w, w_at, b, b_at, per_stat, params)
 
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_batch_norm_apply)
 ATTO_KERNEL void atto_batch_norm_apply(__global const ATTO_T *x, const ulong x_at,
@@ -369,23 +375,27 @@ ATTO_KERNEL void atto_batch_norm_sums(GRADIENT_PARAMETERS, __global float *parti
 #endif
 
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_batch_norm_join)
-/* sums: [2, channels], those of dz and dz n times scale; ATTO_LANES work-items have a channel. */
+/* Adds up `slabs` pairs of numbers of a channel, which begin `apart` elements after each other; the second
+ * of a pair stands `second` behind the first. sums: [2, channels], times w / values. ATTO_LANES
+ * work-items have a channel. */
 ATTO_KERNEL void atto_batch_norm_join(__global const float *partial, __global float *sums,
                                       __global out_t *dw, const ulong dw_at, __global out_t *db,
-                                      const ulong db_at, const ulong channels, const ulong slabs,
-                                      const float values, const uint add_dw, const uint add_db)
+                                      const ulong db_at, __global const float *w, const ulong w_at,
+                                      const ulong channels, const ulong slabs, const ulong apart,
+                                      const ulong second, const float values, const uint add_dw,
+                                      const uint add_db)
 {
     __local float2 scratch[ATTO_WG];
     const size_t channel = get_group_id(0) * (size_t)ATTO_ROWS + get_local_id(0) / ATTO_LANES;
     const bool inside = channel < channels;
     float2 sum = (float2)(0.0f, 0.0f);
     for (ulong s = ATTO_LANE(); inside && s < slabs; s += ATTO_LANES)
-        sum += (float2)(partial[s * 2 * channels + channel],
-                        partial[(s * 2 + 1) * channels + channel]);
+        sum += (float2)(partial[s * apart + channel], partial[s * apart + second + channel]);
     sum = atto_row_sum2(sum, scratch);
     if (!inside || ATTO_LANE() != 0) return;
-    if (sums) sums[channel] = sum.x / values;
-    if (sums) sums[channels + channel] = sum.y / values;
+    const float scale = w ? w[w_at + channel] : 1.0f;
+    if (sums) sums[channel] = scale * sum.x / values;
+    if (sums) sums[channels + channel] = scale * sum.y / values;
     if (db) {
         const float old = add_db ? ATTO_PASTE(atto_widen_, ATTO_OUT)(db[db_at + channel]) : 0.0f;
         db[db_at + channel] = ATTO_PASTE(atto_narrow_, ATTO_OUT)(sum.x + old);
@@ -397,10 +407,34 @@ ATTO_KERNEL void atto_batch_norm_join(__global const float *partial, __global fl
 }
 #endif
 
+#if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_group_norm_groups)
+/* sums: [2, channels] of images' channels, dz and dz n; means: [2, stats], those of w dz and w dz n over
+ * groups of per_stat channels, values in each. ATTO_LANES work-items have a group. */
+ATTO_KERNEL void atto_group_norm_groups(__global const float *sums, __global float *means,
+                                        __global const float *w, const ulong w_at,
+                                        const ulong channels, const ulong per_stat,
+                                        const ulong params, const float values)
+{
+    __local float2 scratch[ATTO_WG];
+    const size_t stats = channels / per_stat;
+    const size_t stat = get_group_id(0) * (size_t)ATTO_ROWS + get_local_id(0) / ATTO_LANES;
+    float2 sum = (float2)(0.0f, 0.0f);
+    for (ulong k = ATTO_LANE(); stat < stats && k < per_stat; k += ATTO_LANES) {
+        const size_t c = stat * per_stat + k;
+        const float scale = w ? w[w_at + c % params] : 1.0f;
+        sum += scale * (float2)(sums[c], sums[channels + c]);
+    }
+    sum = atto_row_sum2(sum, scratch) / values;
+    if (stat >= stats || ATTO_LANE() != 0) return;
+    means[stat] = sum.x;
+    means[stats + stat] = sum.y;
+}
+#endif
+
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_batch_norm_dx)
-/* sums NULL: they do not count. */
+/* sums: [2, stats]; NULL: they do not count. */
 ATTO_KERNEL void atto_batch_norm_dx(GRADIENT_PARAMETERS, __global const float *sums,
-                                    __global ATTO_T *dx, const ulong dx_at,
+                                    const ulong stats, __global ATTO_T *dx, const ulong dx_at,
                                     __global ATTO_T *dresidual, const ulong dresidual_at,
                                     const uint add_dx, const uint add_dresidual)
 {
@@ -410,9 +444,9 @@ ATTO_KERNEL void atto_batch_norm_dx(GRADIENT_PARAMETERS, __global const float *s
     LOAD_CHANNELS(c);
 #pragma unroll
     for (uint k = 0; k < RESULTS; k++) {
-        const size_t at = p.exists ? (size_t)p.unit * RESULTS + k : 0;
-        dz[k] = sums ? sums[at] : 0.0f;
-        dzn[k] = sums ? sums[channels + at] : 0.0f;
+        const size_t stat = p.exists ? ((size_t)p.unit * RESULTS + k) / per_stat : 0;
+        dz[k] = sums ? sums[stat] : 0.0f;
+        dzn[k] = sums ? sums[stats + stat] : 0.0f;
     }
     x += x_at;
     dy += dy_at;
@@ -431,7 +465,7 @@ ATTO_KERNEL void atto_batch_norm_dx(GRADIENT_PARAMETERS, __global const float *s
 #pragma unroll
             for (uint k = 0; k < ATTO_RUN; k++) {
                 const uint i = RESULT(k);
-                vx[j][k] = (c.w[i] * c.rstd[i]) * ((vdy[j][k] - dz[i]) - vx[j][k] * dzn[i]);
+                vx[j][k] = c.rstd[i] * ((c.w[i] * vdy[j][k] - dz[i]) - vx[j][k] * dzn[i]);
             }
             if (dx && add_dx) {
                 atto_load_run(dx, at, 1, ATTO_RUN, old);

@@ -1,0 +1,409 @@
+/* SPDX-License-Identifier: MIT */
+/* Group norm, and instance norm as groups of one channel: the double oracle decides, on every backend. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "atto_test.h"
+#include "oracle_norm.h"
+
+/* ---- one case ---- */
+
+typedef struct gn_case {
+    atto_shape shape; /* of x */
+    int64_t groups;
+    atto_dtype dtype; /* 0 = f32 */
+    atto_dtype w, b, dw, db;
+    bool no_dx, add, no_saved;
+    test_layout layout, params, dx_layout; /* dx_layout: if it is another one than dense */
+    double shift;
+    uint64_t seed;
+} gn_case;
+
+/* A case with its sizes, data and tensors. */
+typedef struct gn_scene {
+    gn_case c;
+    int64_t n, channels, size, numel, stats;
+    double *x, *w, *b, *dy, *old, *old_params;
+    test_tensor tx, tw, tb, ty, tmean, trstd, tdy, tdx, tdw, tdb;
+    struct atto_group_norm_args args;
+    oracle_row_norm_answer want;
+} gn_scene;
+
+static void begin(gn_scene *s, const gn_case *c)
+{
+    memset(s, 0, sizeof *s);
+    s->c = *c;
+    if (!s->c.dtype) s->c.dtype = ATTO_F32;
+    s->n = c->shape.dim[0], s->channels = c->shape.dim[1], s->size = 1;
+    for (int32_t d = 2; d < c->shape.rank; d++) s->size *= c->shape.dim[d];
+    s->numel = s->n * s->channels * s->size;
+    s->stats = s->n * c->groups;
+    double **full[] = { &s->x, &s->dy, &s->old }, **some[] = { &s->w, &s->b, &s->old_params };
+    for (int i = 0; i < 3; i++) *full[i] = test_doubles(s->numel);
+    for (int i = 0; i < 3; i++) *some[i] = test_doubles(s->channels);
+    test_uniform(c->seed + 1, c->shift - 2.0, c->shift + 2.0, s->c.dtype, s->x, s->numel);
+    test_uniform(c->seed + 2, -2.0, 2.0, s->c.dtype, s->dy, s->numel);
+    test_uniform(c->seed + 3, -1.0, 1.0, s->c.dtype, s->old, s->numel);
+    if (c->w) test_uniform(c->seed + 4, -2.0, 2.0, c->w, s->w, s->channels);
+    if (c->b) test_uniform(c->seed + 5, -2.0, 2.0, c->b, s->b, s->channels);
+    test_uniform(c->seed + 6, -1.0, 1.0, ATTO_BF16, s->old_params, s->channels);
+}
+
+static const atto_tensor *make(test_tensor *t, atto_dtype dtype, atto_shape shape,
+                               test_layout layout, const double *values)
+{
+    if (!dtype) return NULL;
+    test_tensor_make(t, test_dev, dtype, shape, layout);
+    if (values) test_tensor_put(t, values);
+    return &t->view;
+}
+
+static void build(gn_scene *s)
+{
+    const gn_case *c = &s->c;
+    struct atto_group_norm_args *a = &s->args;
+    const atto_dtype none = (atto_dtype)0, saved = c->no_saved ? none : ATTO_F32;
+    const atto_shape k = atto_shape1(s->channels), stats = atto_shape2(s->n, c->groups);
+    const double *olds = c->add ? s->old_params : NULL;
+    a->x = make(&s->tx, c->dtype, c->shape, c->layout, s->x);
+    a->w = make(&s->tw, c->w, k, c->params, s->w);
+    a->b = make(&s->tb, c->b, k, c->params, s->b);
+    a->y = make(&s->ty, c->dtype, c->shape, c->layout, NULL);
+    a->mean = make(&s->tmean, saved, stats, LAYOUT_OFFSET, NULL);
+    a->rstd = make(&s->trstd, saved, stats, LAYOUT_OFFSET, NULL);
+    a->dy = make(&s->tdy, c->dtype, c->shape, c->layout, s->dy);
+    const test_layout out = c->dx_layout ? c->dx_layout : c->layout;
+    a->dx = make(&s->tdx, c->no_dx ? none : c->dtype, c->shape, out, c->add ? s->old : NULL);
+    a->dw = make(&s->tdw, c->dw, k, c->params, olds);
+    a->db = make(&s->tdb, c->db, k, c->params, olds);
+    a->add_dx = a->add_dw = a->add_db = c->add;
+    a->groups = c->groups;
+    a->eps = 1e-5f;
+}
+
+static void end(gn_scene *s)
+{
+    test_tensor *tensors[] = { &s->tx,    &s->tw,  &s->tb,  &s->ty,  &s->tmean,
+                               &s->trstd, &s->tdy, &s->tdx, &s->tdw, &s->tdb };
+    oracle_row_norm_answer *w = &s->want;
+    double *arrays[] = { s->x,    s->w,    s->b,        s->dy,      s->old,     s->old_params,
+                         w->mean, w->rstd, w->y,        w->dx,      w->y_terms, w->dx_terms,
+                         w->dw,   w->db,   w->dw_terms, w->db_terms };
+    for (int i = 0; i < COUNT_OF(tensors); i++) test_tensor_drop(tensors[i]);
+    for (int i = 0; i < COUNT_OF(arrays); i++) free(arrays[i]);
+}
+
+static void ask_oracle(gn_scene *s)
+{
+    oracle_row_norm_answer *w = &s->want;
+    double **by_stat[] = { &w->mean, &w->rstd };
+    double **by_element[] = { &w->y, &w->y_terms, &w->dx, &w->dx_terms };
+    double **by_channel[] = { &w->dw, &w->dw_terms, &w->db, &w->db_terms };
+    for (int i = 0; i < 2; i++) *by_stat[i] = test_doubles(s->stats);
+    for (int i = 0; i < 4; i++) *by_element[i] = test_doubles(s->numel);
+    for (int i = 0; i < 4; i++) *by_channel[i] = test_doubles(s->channels);
+    const oracle_group_norm question = { .n = s->n,
+                                         .channels = s->channels,
+                                         .size = s->size,
+                                         .groups = s->c.groups,
+                                         .x = s->x,
+                                         .w = s->c.w ? s->w : NULL,
+                                         .b = s->c.b ? s->b : NULL,
+                                         .dy = s->dy,
+                                         .eps = (double)1e-5f };
+    oracle_group_norm_of(&question, w);
+}
+
+/* Summands in one row of additions. */
+static int64_t depth(int64_t n)
+{
+    return n <= 96 ? n : 96 + n / 32;
+}
+
+static void judge(const gn_scene *s, const test_tensor *t, const char *op, int64_t n,
+                  const double *want, const double *terms, const double *old)
+{
+    if (!t->view.dtype) return;
+    double *got = test_doubles(t->numel), *sum = test_doubles(t->numel);
+    double *allowed = test_doubles(t->numel);
+    const atto_shape shape = atto_shape_of(t->view.rank, t->view.shape);
+    const test_about about = { op, test_layout_name(s->c.layout), t->view.dtype, shape, s->c.seed };
+    test_tensor_get(t, got);
+    for (int64_t i = 0; i < t->numel; i++) {
+        sum[i] = want[i] + (old ? old[i] : 0.0);
+        allowed[i] = isfinite(sum[i])
+                         ? atto_tol(op, t->view.dtype, n, terms[i] + fabs(old ? old[i] : 0.0))
+                         : 0.0;
+    }
+    expect_close(&about, got, sum, allowed, t->numel);
+    free(got), free(sum), free(allowed);
+}
+
+static void check(const gn_case *c)
+{
+    gn_scene s;
+    begin(&s, c);
+    build(&s);
+    ask_oracle(&s);
+    const oracle_row_norm_answer *w = &s.want;
+    const int64_t n = depth(s.channels / c->groups * s.size), all = depth(s.n * s.size);
+    const double *old = c->add ? s.old : NULL, *olds = c->add ? s.old_params : NULL;
+    MUST(atto_group_norm_forward(test_dev, &s.args));
+    judge(&s, &s.ty, "group_norm", n, w->y, w->y_terms, NULL);
+    judge(&s, &s.trstd, "group_norm", n, w->rstd, w->rstd, NULL);
+    if (!c->no_saved) {
+        MUST(atto_group_norm_backward(test_dev, &s.args));
+        judge(&s, &s.tdx, "group_norm_grad", n, w->dx, w->dx_terms, old);
+        judge(&s, &s.tdw, "group_norm_grad", n + all, w->dw, w->dw_terms, olds);
+        judge(&s, &s.tdb, "group_norm_grad", all, w->db, w->db_terms, olds);
+    }
+    assert_true(test_tensor_untouched(&s.tx) && test_tensor_untouched(&s.tdy));
+    assert_true(test_tensor_untouched(&s.tw) && test_tensor_untouched(&s.tb));
+    end(&s);
+}
+
+/* ---- cases ---- */
+
+static void group_norm_matches_oracle_with_all_options(void **state)
+{
+    (void)state;
+    const int64_t groups[] = { 1, 2, 3, 6 };
+    for (int bits = 0; bits < 256; bits++) {
+        gn_case c = { .shape = bits & 1 ? atto_shape4(3, 6, 4, 2) : atto_shape3(4, 6, 7),
+                      .groups = groups[bits % 4],
+                      .w = bits & 2 ? ATTO_F32 : (atto_dtype)0,
+                      .b = bits & 4 ? ATTO_F32 : (atto_dtype)0,
+                      .dw = bits & 8 ? ATTO_F32 : (atto_dtype)0,
+                      .db = bits & 16 ? ATTO_F32 : (atto_dtype)0,
+                      .add = bits & 32,
+                      .no_saved = bits & 64,
+                      .no_dx = bits & 128,
+                      .seed = 100 + (uint64_t)bits };
+        if (c.no_dx && !c.dw && !c.db) continue;
+        check(&c);
+    }
+}
+
+/* I10 */
+static void group_norm_takes_any_size(void **state)
+{
+    (void)state;
+    const struct {
+        int32_t rank;
+        int64_t dims[4], groups;
+    } rows[] = {
+        { 2, { 1, 1 }, 1 },           { 2, { 7, 12 }, 3 },        { 2, { 5, 64 }, 64 },
+        { 3, { 2, 3, 1025 }, 3 },     { 3, { 300, 2, 3 }, 1 },    { 4, { 2, 64, 7, 7 }, 32 },
+        { 4, { 1, 3, 224, 224 }, 1 }, { 4, { 2, 8, 16, 16 }, 4 }, { 4, { 3, 5, 1, 31 }, 5 },
+    };
+    for (int i = 0; i < COUNT_OF(rows); i++)
+        check(&(gn_case){ .shape = atto_shape_of(rows[i].rank, rows[i].dims),
+                          .groups = rows[i].groups,
+                          .w = ATTO_F32,
+                          .b = ATTO_F32,
+                          .dw = ATTO_F32,
+                          .db = ATTO_F32,
+                          .layout = i % 3 == 2 ? LAYOUT_OFFSET : LAYOUT_DENSE,
+                          .seed = 500 + (uint64_t)i });
+}
+
+static void group_norm_takes_f16_and_bf16(void **state)
+{
+    (void)state;
+    const atto_dtype dtypes[] = { ATTO_F16, ATTO_BF16 };
+    for (int d = 0; d < 2; d++)
+        for (int i = 0; i < 2; i++)
+            check(&(gn_case){ .shape = i ? atto_shape4(2, 6, 4, 4) : atto_shape3(3, 4, 5),
+                              .groups = i ? 3 : 4,
+                              .dtype = dtypes[d],
+                              .w = dtypes[d],
+                              .b = i ? ATTO_F32 : dtypes[d],
+                              .dw = dtypes[d],
+                              .db = i ? ATTO_F32 : dtypes[d],
+                              .add = i == 1,
+                              .seed = 600 });
+}
+
+/* I9 */
+static void group_norm_takes_any_layout(void **state)
+{
+    (void)state;
+    const test_layout layouts[] = { LAYOUT_PITCHED, LAYOUT_TRANSPOSED, LAYOUT_STEP2,
+                                    LAYOUT_CHANNELS_LAST };
+    for (int i = 0; i < COUNT_OF(layouts); i++)
+        check(&(gn_case){ .shape = atto_shape4(2, 6, 3, 5),
+                          .groups = 2,
+                          .w = ATTO_F32,
+                          .dw = ATTO_F32,
+                          .db = ATTO_F32,
+                          .layout = layouts[i],
+                          .params = i % 2 ? LAYOUT_STEP2 : LAYOUT_OFFSET,
+                          .add = i % 2,
+                          .seed = 700 });
+}
+
+/* Vectors of x and of dx do not begin at the same elements. */
+static void group_norm_backward_takes_another_alignment(void **state)
+{
+    (void)state;
+    check(&(gn_case){ .shape = atto_shape4(2, 6, 4, 4),
+                      .groups = 3,
+                      .w = ATTO_F32,
+                      .dw = ATTO_F32,
+                      .dx_layout = LAYOUT_OFFSET,
+                      .seed = 750 });
+}
+
+/* A step with the module against the op. */
+static void group_norm_module_matches_the_op(void **state)
+{
+    (void)state;
+    gn_scene s;
+    atto_module *m;
+    atto_tape *tape;
+    atto_tensor got;
+    begin(&s, &(gn_case){ .shape = atto_shape3(2, 6, 5), .groups = 3, .seed = 760 });
+    build(&s);
+    ask_oracle(&s);
+    MUST(atto_group_norm_create(test_dev, 3, 6, NULL, &m));
+    assert_string_equal(atto_module_class_name(m), "GroupNorm");
+    assert_int_equal(atto_module_param_count(m), 12);
+    MUST(atto_tape_create(test_dev, &tape));
+    const atto_var x = atto_borrow(tape, &s.tx.view, true);
+    const atto_var y = atto_apply(tape, m, x);
+    MUST(atto_var_tensor(tape, y, &got));
+    MUST(atto_tensor_copy(&s.ty.view, &got));
+    judge(&s, &s.ty, "group_norm", 10, s.want.y, s.want.y_terms, NULL);
+    MUST(atto_backward_from(tape, y, &s.tdy.view));
+    MUST(atto_var_grad(tape, x, &got));
+    MUST(atto_tensor_copy(&s.tdx.view, &got));
+    judge(&s, &s.tdx, "group_norm_grad", 10, s.want.dx, s.want.dx_terms, NULL);
+    MUST(atto_tape_end(tape));
+    const float data[12] = { 0.0f };
+    atto_apply(tape, m, atto_input(tape, ATTO_F32, atto_shape2(3, 4), data));
+    EXPECT_FAIL(atto_tape_end(tape), ATTO_E_SHAPE, "GroupNorm: the input is [3,4]|6 channels");
+    atto_module_free(m);
+    EXPECT_FAIL(atto_group_norm_create(test_dev, 4, 6, NULL, &m), ATTO_E_ARGUMENT,
+                "group_norm_create|4 groups of 6 channels");
+    EXPECT_FAIL(atto_group_norm_create(test_dev, 1, -1, NULL, &m), ATTO_E_SHAPE, "-1 channels");
+    EXPECT_FAIL(atto_group_norm_create(NULL, 3, 6, NULL, &m), ATTO_E_NULL, "dev");
+    atto_tape_free(tape);
+    end(&s);
+}
+
+/* H1 */
+static void group_norm_keeps_the_digits_of_a_large_mean(void **state)
+{
+    (void)state;
+    gn_scene s;
+    begin(&s, &(gn_case){ .shape = atto_shape3(2, 4, 4096), .groups = 2, .seed = 800 });
+    for (int64_t i = 0; i < s.numel; i++) s.x[i] = (double)(float)(100.0 + 0.0086 * s.x[i]);
+    build(&s);
+    ask_oracle(&s);
+    double rstd[4];
+    MUST(atto_group_norm_forward(test_dev, &s.args));
+    test_tensor_get(&s.trstd, rstd);
+    for (int i = 0; i < 4; i++) assert_true(fabs(rstd[i] / s.want.rstd[i] - 1.0) < 1e-4);
+    end(&s);
+}
+
+/* I1 */
+static void group_norm_of_no_values(void **state)
+{
+    (void)state;
+    const atto_shape shapes[] = { atto_shape3(0, 4, 3), atto_shape3(2, 4, 0) };
+    for (int i = 0; i < 4; i++) {
+        gn_scene s;
+        double dw[4], db[4];
+        begin(&s, &(gn_case){ .shape = shapes[i % 2],
+                              .groups = 2,
+                              .w = ATTO_F32,
+                              .dw = ATTO_F32,
+                              .db = ATTO_F32,
+                              .add = i / 2 });
+        build(&s);
+        MUST(atto_group_norm_forward(test_dev, &s.args));
+        MUST(atto_group_norm_backward(test_dev, &s.args));
+        test_tensor_get(&s.tdw, dw);
+        test_tensor_get(&s.tdb, db);
+        for (int c = 0; c < 4; c++) {
+            const double want = s.c.add ? s.old_params[c] : 0.0;
+            assert_true(dw[c] == want && db[c] == want);
+        }
+        end(&s);
+    }
+}
+
+static void refuse(void (*spoil)(gn_scene *s), bool backward, atto_status status, const char *words)
+{
+    gn_scene s;
+    begin(&s, &(gn_case){ .shape = atto_shape3(3, 6, 2),
+                          .groups = 3,
+                          .w = ATTO_F32,
+                          .dw = ATTO_F32,
+                          .db = ATTO_F32 });
+    build(&s);
+    spoil(&s);
+    EXPECT_FAIL(backward ? atto_group_norm_backward(test_dev, &s.args)
+                         : atto_group_norm_forward(test_dev, &s.args),
+                status, words);
+    assert_true(test_tensor_untouched(&s.ty) && test_tensor_untouched(&s.tdx));
+    end(&s);
+}
+
+static void integer_input(gn_scene *s)
+{
+    s->tx.view.dtype = ATTO_I32;
+}
+static void a_vector(gn_scene *s)
+{
+    s->tx.view.rank = 1;
+}
+static void four_groups(gn_scene *s)
+{
+    s->args.groups = 4;
+}
+static void no_groups(gn_scene *s)
+{
+    s->args.groups = 0;
+}
+static void negative_eps(gn_scene *s)
+{
+    s->args.eps = -1.0f;
+}
+static void short_rstd(gn_scene *s)
+{
+    s->trstd.view.shape[1] = 2;
+}
+static void short_weight(gn_scene *s)
+{
+    s->tw.view.shape[0] = 4;
+}
+
+static void group_norm_refuses_what_does_not_fit(void **state)
+{
+    (void)state;
+    for (int backward = 0; backward < 2; backward++) {
+        refuse(integer_input, backward, ATTO_E_DTYPE, "x is i32");
+        refuse(a_vector, backward, ATTO_E_SHAPE, "x has rank 1");
+        refuse(four_groups, backward, ATTO_E_ARGUMENT, "4 groups of 6 channels");
+        refuse(no_groups, backward, ATTO_E_ARGUMENT, "0 groups");
+        refuse(negative_eps, backward, ATTO_E_ARGUMENT, "eps is -1");
+        refuse(short_rstd, backward, ATTO_E_SHAPE, "rstd is [3,2]|expected [3,3]");
+        refuse(short_weight, backward, ATTO_E_SHAPE, "w is [4]|expected [6]");
+    }
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(group_norm_matches_oracle_with_all_options),
+    cmocka_unit_test(group_norm_takes_any_size),
+    cmocka_unit_test(group_norm_takes_f16_and_bf16),
+    cmocka_unit_test(group_norm_takes_any_layout),
+    cmocka_unit_test(group_norm_backward_takes_another_alignment),
+    cmocka_unit_test(group_norm_module_matches_the_op),
+    cmocka_unit_test(group_norm_keeps_the_digits_of_a_large_mean),
+    cmocka_unit_test(group_norm_of_no_values),
+    cmocka_unit_test(group_norm_refuses_what_does_not_fit),
+};
+TEST_MAIN("group_norm", tests)
