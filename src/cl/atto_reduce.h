@@ -36,8 +36,8 @@
 #define ATTO_FOLD (ATTO_LANES >= 8 ? 8 : ATTO_LANES)
 #endif
 
-/* a = the row's v, folded with the expression of a and b; all of that type. */
-#define ATTO_FOLD_ROW(type, a, v, scratch, expression)                          \
+/* a = the row's v, folded with the expression of a and b. */
+#define ATTO_FOLD_ROW(a, v, scratch, expression)                                \
     do {                                                                        \
         const uint here = get_local_id(0);                                      \
         barrier(CLK_LOCAL_MEM_FENCE); /* whoever still reads the last result */ \
@@ -46,7 +46,7 @@
         a = v;                                                                  \
         if (ATTO_LANE() < ATTO_FOLD) {                                          \
             for (uint k = 1; k < ATTO_LANES / ATTO_FOLD; k++) {                 \
-                const type b = scratch[here + k * ATTO_FOLD];                   \
+                const float b = scratch[here + k * ATTO_FOLD];                  \
                 a = (expression);                                               \
             }                                                                   \
             scratch[here] = a;                                                  \
@@ -54,7 +54,7 @@
         barrier(CLK_LOCAL_MEM_FENCE);                                           \
         a = scratch[here - ATTO_LANE()];                                        \
         for (uint k = 1; k < ATTO_FOLD; k++) {                                  \
-            const type b = scratch[here - ATTO_LANE() + k];                     \
+            const float b = scratch[here - ATTO_LANE() + k];                    \
             a = (expression);                                                   \
         }                                                                       \
     } while (0)
@@ -62,15 +62,7 @@
 ATTO_UNROLLED float atto_row_sum(float v, __local float *scratch)
 {
     float a;
-    ATTO_FOLD_ROW(float, a, v, scratch, a + b);
-    return a;
-}
-
-/* Two sums at once. */
-ATTO_UNROLLED float2 atto_row_sum2(float2 v, __local float2 *scratch)
-{
-    float2 a;
-    ATTO_FOLD_ROW(float2, a, v, scratch, a + b);
+    ATTO_FOLD_ROW(a, v, scratch, a + b);
     return a;
 }
 
@@ -78,19 +70,13 @@ ATTO_UNROLLED float2 atto_row_sum2(float2 v, __local float2 *scratch)
 ATTO_UNROLLED float atto_row_max(float v, __local float *scratch)
 {
     float a;
-    ATTO_FOLD_ROW(float, a, v, scratch, fmax(a, b));
+    ATTO_FOLD_ROW(a, v, scratch, fmax(a, b));
     return a;
 }
 
 #else
 
 ATTO_UNROLLED float atto_row_sum(float v, __local float *scratch)
-{
-    (void)scratch;
-    return v;
-}
-
-ATTO_UNROLLED float2 atto_row_sum2(float2 v, __local float2 *scratch)
 {
     (void)scratch;
     return v;
@@ -103,5 +89,14 @@ ATTO_UNROLLED float atto_row_max(float v, __local float *scratch)
 }
 
 #endif
+
+/* Two sums; scratch has ATTO_WG pairs. */
+ATTO_UNROLLED float2 atto_row_sum2(float2 v, __local float2 *scratch)
+{
+    __local float *one = (__local float *)scratch;
+    const float first = atto_row_sum(v.x, one);
+    const float second = atto_row_sum(v.y, one + ATTO_WG);
+    return (float2)(first, second);
+}
 
 #endif
