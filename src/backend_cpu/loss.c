@@ -15,21 +15,22 @@
 
 #define TASK_ELEMENTS 16384
 
-/* ---- loops over a block; a: the kind's number, or one an element ---- */
+/* ---- loops over a block: y = g f(x, t); a: the kind's number, or one an element ---- */
 
-typedef void (*loss_fn)(const float *x, const float *t, const float *a, float *y, int32_t n);
+typedef void (*loss_fn)(const float *x, const float *t, const float *a, float g, float *y,
+                        int32_t n);
 
 typedef struct loss_loops {
     loss_fn f, dx, dt;
 } loss_loops;
 
-#define LOOP(loop, formula, number)                                                       \
-    static void loop(const float *x, const float *t, const float *a, float *y, int32_t n) \
-    {                                                                                     \
-        const float fixed = a[0];                                                         \
-        (void)fixed;                                                                      \
-        ATTO_SIMD                                                                         \
-        for (int32_t i = 0; i < n; i++) y[i] = formula(x[i], t[i], number);               \
+#define LOOP(loop, formula, number)                                                                \
+    static void loop(const float *x, const float *t, const float *a, float g, float *y, int32_t n) \
+    {                                                                                              \
+        const float fixed = a[0];                                                                  \
+        (void)fixed;                                                                               \
+        ATTO_SIMD                                                                                  \
+        for (int32_t i = 0; i < n; i++) y[i] = g * formula(x[i], t[i], number);                    \
     }
 #define X(NAME, name, rule)                             \
     LOOP(name##_each, attom_loss_##name, fixed)         \
@@ -76,19 +77,13 @@ static void multiply(float *y, const float *factor, int32_t n)
     for (int32_t i = 0; i < n; i++) y[i] *= factor[i];
 }
 
-static void scale(float *y, float factor, int32_t n)
-{
-    ATTO_SIMD
-    for (int32_t i = 0; i < n; i++) y[i] *= factor;
-}
-
 /* ---- forward ---- */
 
 static void weighted_losses(const struct atto_loss_args *a, const block_at *at, float *y)
 {
     block_in in;
     load_inputs(a, at, &in);
-    loops_of(a)->f(in.x, in.t, in.a, y, at->n);
+    loops_of(a)->f(in.x, in.t, in.a, 1.0f, y, at->n);
     if (in.w) multiply(y, in.w, at->n);
 }
 
@@ -174,13 +169,9 @@ static void put_gradient(const grad_job *job, const block_in *in, const block_at
     float buffer[ATTO_BLOCK], other[ATTO_BLOCK];
     const span to = span_of(out, at);
     float *d = add ? buffer : store_target(to, buffer);
-    df(in->x, in->t, in->a, d, at->n);
+    df(in->x, in->t, in->a, job->dloss ? *job->dloss / job->divisor : 1.0f, d, at->n);
     if (in->w) multiply(d, in->w, at->n);
-    if (job->dloss) {
-        scale(d, *job->dloss / job->divisor, at->n);
-    } else {
-        multiply(d, load_block(span_of(job->a->dloss, at), other), at->n);
-    }
+    if (!job->dloss) multiply(d, load_block(span_of(job->a->dloss, at), other), at->n);
     if (add) accumulate_block(d, to, other);
     store_block(d, to);
 }
