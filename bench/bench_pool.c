@@ -46,11 +46,14 @@ static atto_status run(atto_device *dev, const bench_tensors *t, const pooling *
     const atto_tensor y = image_of(&t->extra[Y], batch, p->out, p->channels_last);
     const atto_tensor indices = image_of(&t->extra[INDICES], batch, p->out, p->channels_last);
     const atto_tensor dx = image_of(&t->out, batch, EDGE, p->channels_last);
-    const struct atto_max_pool_args max = { .x = &x, .y = &y, .indices = &indices, .dy = &y,
-                                            .dx = &dx, .window = window_of(p) };
-    const struct atto_avg_pool_args avg = { .x = &x, .y = &y, .dy = &y, .dx = &dx,
-                                            .window = window_of(p) };
-    if (p->is_max) return back ? atto_max_pool_backward(dev, &max) : atto_max_pool_forward(dev, &max);
+    const struct atto_max_pool_args max = {
+        .x = &x, .y = &y, .indices = &indices, .dy = &y, .dx = &dx, .window = window_of(p)
+    };
+    const struct atto_avg_pool_args avg = {
+        .x = &x, .y = &y, .dy = &y, .dx = &dx, .window = window_of(p)
+    };
+    if (p->is_max)
+        return back ? atto_max_pool_backward(dev, &max) : atto_max_pool_forward(dev, &max);
     return back ? atto_avg_pool_backward(dev, &avg) : atto_avg_pool_forward(dev, &avg);
 }
 
@@ -63,36 +66,36 @@ static atto_status prepare_for(atto_device *dev, bench_tensors *t, const pooling
 }
 
 /* Name of the functions, and their numbers. */
-#define CALLS(X)                                                     \
-    X(max_2, 2, 2, 0, 56, true, false)                               \
-    X(max_2_last, 2, 2, 0, 56, true, true)                           \
-    X(max_3, 3, 2, 1, 56, true, false)                               \
-    X(max_3_last, 3, 2, 1, 56, true, true)                           \
-    X(avg_2, 2, 2, 0, 56, false, false)                              \
-    X(avg_2_last, 2, 2, 0, 56, false, true)                          \
-    X(avg_3, 3, 2, 1, 56, false, false)                              \
-    X(avg_3_last, 3, 2, 1, 56, false, true)                          \
-    X(avg_all, EDGE, 1, 0, 1, false, false)                          \
+#define CALLS(X)                            \
+    X(max_2, 2, 2, 0, 56, true, false)      \
+    X(max_2_last, 2, 2, 0, 56, true, true)  \
+    X(max_3, 3, 2, 1, 56, true, false)      \
+    X(max_3_last, 3, 2, 1, 56, true, true)  \
+    X(avg_2, 2, 2, 0, 56, false, false)     \
+    X(avg_2_last, 2, 2, 0, 56, false, true) \
+    X(avg_3, 3, 2, 1, 56, false, false)     \
+    X(avg_3_last, 3, 2, 1, 56, false, true) \
+    X(avg_all, EDGE, 1, 0, 1, false, false) \
     X(avg_all_last, EDGE, 1, 0, 1, false, true)
 
-#define X(name, kernel, stride, padding, out, is_max, last)                                       \
-    static const pooling name = { kernel, stride, padding, out, is_max, last };                   \
-    static atto_status name##_forward(atto_device *dev, const bench_row *row,                     \
-                                      const bench_tensors *t)                                     \
-    {                                                                                             \
-        (void)row;                                                                                \
-        return run(dev, t, &name, false);                                                         \
-    }                                                                                             \
-    static atto_status name##_backward(atto_device *dev, const bench_row *row,                    \
-                                       const bench_tensors *t)                                    \
-    {                                                                                             \
-        (void)row;                                                                                \
-        return run(dev, t, &name, true);                                                          \
-    }                                                                                             \
-    static atto_status name##_prepare(atto_device *dev, const bench_row *row, bench_tensors *t)   \
-    {                                                                                             \
-        (void)row;                                                                                \
-        return prepare_for(dev, t, &name);                                                        \
+#define X(name, kernel, stride, padding, out, is_max, last)                                     \
+    static const pooling name = { kernel, stride, padding, out, is_max, last };                 \
+    static atto_status name##_forward(atto_device *dev, const bench_row *row,                   \
+                                      const bench_tensors *t)                                   \
+    {                                                                                           \
+        (void)row;                                                                              \
+        return run(dev, t, &name, false);                                                       \
+    }                                                                                           \
+    static atto_status name##_backward(atto_device *dev, const bench_row *row,                  \
+                                       const bench_tensors *t)                                  \
+    {                                                                                           \
+        (void)row;                                                                              \
+        return run(dev, t, &name, true);                                                        \
+    }                                                                                           \
+    static atto_status name##_prepare(atto_device *dev, const bench_row *row, bench_tensors *t) \
+    {                                                                                           \
+        (void)row;                                                                              \
+        return prepare_for(dev, t, &name);                                                      \
     }
 CALLS(X)
 #undef X

@@ -36,6 +36,8 @@ items=(
     linear.opencl:linear_takes_overlapping_inputs
     reduce.opencl:reduce_sums_f16_in_f32
     kernel.opencl
+    pool.opencl:pool_takes_any_layout
+    pool.opencl:pool_of_large_windows_matches_oracle
     optim.opencl:optim_clips_what_is_unscaled
     optim_life.opencl:optim_packs_into_chunks
 )

@@ -26,13 +26,13 @@ static inline atto__pool_axis atto__pool_axis_of(const atto_pool_window *w, int3
     if (w->adaptive)
         return in % out == 0 ? (atto__pool_axis){ in, out, in / out, in / out, 0, 1 }
                              : (atto__pool_axis){ in, out, 0, 0, 0, 1 };
-    return (atto__pool_axis){ in,           out, w->kernel[at], w->stride[at], w->padding[at],
-                              w->dilation[at] };
+    return (
+        atto__pool_axis){ in, out, w->kernel[at], w->stride[at], w->padding[at], w->dilation[at] };
 }
 
 /* Of x or dx and y or dy as the layout IMAGES gives them. */
 static inline atto__pooling atto__pooling_of(const atto_tensor *x, const atto_tensor *y,
-                                       const atto_pool_window *w)
+                                             const atto_pool_window *w)
 {
     const atto__pool_axis one = { 1, 1, 1, 1, 0, 1 };
     const bool flat = w->dims == 1;
@@ -44,8 +44,8 @@ static inline atto__pooling atto__pooling_of(const atto_tensor *x, const atto_te
     };
 }
 
-static inline atto__pooling atto__avg_pool_of(const struct atto_avg_pool_args *a, const atto_tensor *x,
-                                           const atto_tensor *y)
+static inline atto__pooling atto__avg_pool_of(const struct atto_avg_pool_args *a,
+                                              const atto_tensor *x, const atto_tensor *y)
 {
     atto__pooling p = atto__pooling_of(x, y, &a->window);
     p.h.dilation = p.w.dilation = 1;

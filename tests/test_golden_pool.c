@@ -84,7 +84,8 @@ static void read_case(FILE *file)
     int input, dims;
     long long n[13];
     if (case_count == MOST_CASES) malformed("too many cases");
-    if (fscanf(file, "%15s %d %d", op, &input, &dims) != 3 || input >= input_count) malformed("case");
+    if (fscanf(file, "%15s %d %d", op, &input, &dims) != 3 || input >= input_count)
+        malformed("case");
     for (int i = 0; i < 13; i++)
         if (fscanf(file, "%lld", &n[i]) != 1) malformed("case");
     c->input = &inputs[input];

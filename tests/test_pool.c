@@ -17,8 +17,8 @@ typedef struct pool_case {
     int64_t out[2]; /* adaptive */
     bool exclude;
     int64_t override;
-    atto_dtype dtype;   /* 0 = f32 */
-    test_layout layout; /* of all tensors */
+    atto_dtype dtype;     /* 0 = f32 */
+    test_layout layout;   /* of all tensors */
     test_layout y_layout; /* of y, dy and indices if it is another one than dense */
     bool add;
     double range; /* of x; 0 = 2 */
@@ -140,8 +140,8 @@ static void end(pool_scene *s)
     test_tensor *tensors[] = { &s->tx, &s->ty, &s->tindices, &s->tdy, &s->tdx };
     for (int i = 0; i < COUNT_OF(tensors); i++) test_tensor_drop(tensors[i]);
     oracle_pool_answer *w = &s->want;
-    void *arrays[] = { s->x,     s->dy,      s->old, w->y,        w->index,    w->terms,
-                       w->divisor, w->summed, w->dx, w->dx_terms, w->dx_summed };
+    void *arrays[] = { s->x,       s->dy,     s->old, w->y,        w->index,    w->terms,
+                       w->divisor, w->summed, w->dx,  w->dx_terms, w->dx_summed };
     for (int i = 0; i < COUNT_OF(arrays); i++) free(arrays[i]);
 }
 
@@ -347,14 +347,14 @@ static void pool_of_any_window_matches_oracle(void **state)
                                   atto_shape4(2, 5, 13, 8) };
     int turn = 0;
     for (int i = 0; i < COUNT_OF(windows); i++)
-        for (int k = 0; k < COUNT_OF(shapes); k++)
-            check_window(shapes[k], windows[i], 0, 0, &turn);
+        for (int k = 0; k < COUNT_OF(shapes); k++) check_window(shapes[k], windows[i], 0, 0, &turn);
 }
 
 static void pool_of_adaptive_windows_matches_oracle(void **state)
 {
     (void)state;
-    const int64_t outs[][2] = { { 1, 1 }, { 7, 9 }, { 3, 4 }, { 2, 7 }, { 9, 1 }, { 8, 8 }, { 1, 24 } };
+    const int64_t outs[][2] = { { 1, 1 }, { 7, 9 }, { 3, 4 }, { 2, 7 },
+                                { 9, 1 }, { 8, 8 }, { 1, 24 } };
     const atto_shape shapes[] = { atto_shape4(2, 3, 7, 9), atto_shape4(1, 8, 16, 24),
                                   atto_shape3(5, 13, 8) };
     int turn = 0;
@@ -394,7 +394,8 @@ static void pool_of_large_windows_matches_oracle(void **state)
 static void pool_takes_any_size(void **state)
 {
     (void)state;
-    const int64_t sizes[] = { 1, 2, 3, 4, 5, 8, 15, 16, 17, 31, 33, 63, 65, 129, 257, 1023, 1025, 2051 };
+    const int64_t sizes[] = { 1,  2,  3,  4,  5,   8,   15,   16,   17,
+                              31, 33, 63, 65, 129, 257, 1023, 1025, 2051 };
     int turn = 0;
     for (int i = 0; i < COUNT_OF(sizes); i++) {
         const int64_t n = sizes[i];
@@ -410,8 +411,8 @@ static void pool_takes_any_size(void **state)
 static void pool_of_sequences_matches_oracle(void **state)
 {
     (void)state;
-    const atto_shape shapes[] = { atto_shape3(3, 4, 33), atto_shape2(5, 40), atto_shape3(1, 8, 2500),
-                                  atto_shape2(1, 1) };
+    const atto_shape shapes[] = { atto_shape3(3, 4, 33), atto_shape2(5, 40),
+                                  atto_shape3(1, 8, 2500), atto_shape2(1, 1) };
     const atto_pool_window windows[] = { window1(2, 2, 0), ceiled(window1(3, 2, 1)),
                                          window1(40, 1, 20), window1(1, 1, 0) };
     const atto_pool_window adaptive = { .dims = 1, .adaptive = true };
@@ -440,10 +441,11 @@ static void pool_takes_any_layout(void **state)
     (void)state;
     const atto_pool_window windows[] = { window2(2, 2, 2, 2, 0, 0), window2(3, 3, 2, 2, 1, 1),
                                          window2(3, 2, 1, 1, 1, 1), window2(8, 8, 1, 1, 0, 0) };
-    const bool native[LAYOUT_COUNT] = { [LAYOUT_DENSE] = true,   [LAYOUT_OFFSET] = true,
-                                        [LAYOUT_OFFSET4] = true, [LAYOUT_PITCHED] = true,
-                                        [LAYOUT_ALIGNED] = true, [LAYOUT_CHANNELS_LAST] = true,
-                                        [LAYOUT_BROADCAST] = true };
+    const bool native[LAYOUT_COUNT] = {
+        [LAYOUT_DENSE] = true,    [LAYOUT_OFFSET] = true,  [LAYOUT_OFFSET4] = true,
+        [LAYOUT_PITCHED] = true,  [LAYOUT_ALIGNED] = true, [LAYOUT_CHANNELS_LAST] = true,
+        [LAYOUT_BROADCAST] = true
+    };
     int turn = 0;
     for (int layout = 0; layout < LAYOUT_COUNT; layout++)
         for (int i = 0; i < COUNT_OF(windows); i++)
@@ -730,7 +732,8 @@ static void pool_does_not_depend_on_the_number_of_threads(void **state)
         const atto_device_options options = { .num_threads = threads };
         pool_scene s;
         MUST(atto_device_open(test_device_name(), &options, &test_dev));
-        begin(&s, &(pool_case){ .shape = atto_shape4(2, 5, 65, 67), .window = window2(3, 3, 2, 2, 1, 1) });
+        begin(&s, &(pool_case){ .shape = atto_shape4(2, 5, 65, 67),
+                                .window = window2(3, 3, 2, 2, 1, 1) });
         build(&s);
         MUST(forward(&s));
         MUST(backward(&s));
@@ -838,9 +841,11 @@ static const refusal refusals[] = {
     { no_stride, ATTO_E_ARGUMENT, "stride[0] is 0", false, false, false },
     { no_dilation, ATTO_E_ARGUMENT, "dilation[1] is 0", false, false, false },
     { dilated_mean, ATTO_E_ARGUMENT, "dilation[0] is 2|means", false, true, false },
-    { much_padding, ATTO_E_ARGUMENT, "padding[0] is 2|half of kernel[0], which is 3", false, false, false },
+    { much_padding, ATTO_E_ARGUMENT, "padding[0] is 2|half of kernel[0], which is 3", false, false,
+      false },
     { negative_padding, ATTO_E_ARGUMENT, "padding[1] is -1", false, false, false },
-    { large_kernel, ATTO_E_ARGUMENT, "output size too small|6 elements|kernel 7", false, false, false },
+    { large_kernel, ATTO_E_ARGUMENT, "output size too small|6 elements|kernel 7", false, false,
+      false },
     { three_dims, ATTO_E_ARGUMENT, "dims is 3", false, false, false },
     { sequences, ATTO_E_SHAPE, "[N, C, L]", false, false, false },
     { other_y, ATTO_E_SHAPE, "y is [2,3,1,3]|expected [2,3,2,3]", false, false, false },
@@ -889,16 +894,16 @@ typedef struct step_row {
     const char *name;
 } step_row;
 
-#define MAX_OPTIONS                                                                          \
-    &(atto_max_pool_options)                                                                 \
-    {                                                                                        \
-        .stride = { 2, 1 }, .padding = { 1, 0 }, .dilation = { 1, 2 }, .ceil_mode = true,    \
-        .indices = ATTO_I32                                                                  \
+#define MAX_OPTIONS                                                                       \
+    &(atto_max_pool_options)                                                              \
+    {                                                                                     \
+        .stride = { 2, 1 }, .padding = { 1, 0 }, .dilation = { 1, 2 }, .ceil_mode = true, \
+        .indices = ATTO_I32                                                               \
     }
-#define AVG_OPTIONS                                                                          \
-    &(atto_avg_pool_options)                                                                 \
-    {                                                                                        \
-        .stride = { 2, 1 }, .padding = { 1, 0 }, .ceil_mode = true, .exclude_padding = true  \
+#define AVG_OPTIONS                                                                         \
+    &(atto_avg_pool_options)                                                                \
+    {                                                                                       \
+        .stride = { 2, 1 }, .padding = { 1, 0 }, .ceil_mode = true, .exclude_padding = true \
     }
 
 static atto_var avg1(atto_tape *tape, atto_var x, atto_var *indices)
@@ -970,15 +975,36 @@ static atto_status adaptive_max2_module(atto_module **m)
     return atto_adaptive_max_pool2d_create(test_dev, 3, 0, m);
 }
 
-#define IMAGE    { 4, { 2, 3, 7, 5 } }
-#define SEQUENCE { 3, { 2, 3, 11 } }
-#define PLAIN_3                                                                                  \
-    { .dims = 1, .kernel = { 3 }, .stride = { 3 }, .dilation = { 1 } }
-#define STEEP(w)                                                                                 \
-    { .dims = 2, .ceil_mode = true, .kernel = { 3, 2 }, .stride = { 2, 1 }, .padding = { 1, 0 }, \
-      .dilation = { 1, w } }
-#define ADAPTIVE(n)                                                                              \
-    { .dims = n, .adaptive = true }
+#define IMAGE          \
+    {                  \
+        4,             \
+        {              \
+            2, 3, 7, 5 \
+        }              \
+    }
+#define SEQUENCE     \
+    {                \
+        3,           \
+        {            \
+            2, 3, 11 \
+        }            \
+    }
+#define PLAIN_3                                                        \
+    {                                                                  \
+        .dims = 1, .kernel = { 3 }, .stride = { 3 }, .dilation = { 1 } \
+    }
+#define STEEP(w)                                                                                   \
+    {                                                                                              \
+        .dims = 2, .ceil_mode = true, .kernel = { 3, 2 }, .stride = { 2, 1 }, .padding = { 1, 0 }, \
+        .dilation = {                                                                              \
+            1,                                                                                     \
+            w                                                                                      \
+        }                                                                                          \
+    }
+#define ADAPTIVE(n)                 \
+    {                               \
+        .dims = n, .adaptive = true \
+    }
 
 /* clang-format off */
 static const step_row step_rows[] = {
@@ -1032,7 +1058,8 @@ static void check_step(const step_row *row, bool by_module, bool wants_indices, 
     if (by_module) assert_string_equal(atto_module_class_name(m), row->name);
     const int64_t before = hidden_copies();
     const atto_var x = atto_borrow(tape, &s.tx.view, true);
-    y = by_module ? atto_apply(tape, m, x) : row->function(tape, x, wants_indices ? &indices : NULL);
+    y = by_module ? atto_apply(tape, m, x)
+                  : row->function(tape, x, wants_indices ? &indices : NULL);
     MUST(atto_tape_status(tape));
     MUST(atto_var_tensor(tape, y, &seen));
     expect_like(&seen, &s.tx.view, last);
@@ -1122,7 +1149,8 @@ static void pool_modules_refuse_wrong_numbers(void **state)
     EXPECT_FAIL(atto_max_pool2d_create(test_dev, 3, 3, &padded, &m), ATTO_E_ARGUMENT,
                 "max_pool2d_create|padding[0] is 2");
     assert_null(m);
-    EXPECT_FAIL(atto_max_pool2d_create(test_dev, 3, 0, NULL, &m), ATTO_E_ARGUMENT, "kernel[1] is 0");
+    EXPECT_FAIL(atto_max_pool2d_create(test_dev, 3, 0, NULL, &m), ATTO_E_ARGUMENT,
+                "kernel[1] is 0");
     EXPECT_FAIL(atto_max_pool1d_create(test_dev, 3, &odd, &m), ATTO_E_DTYPE, "indices is f32");
     EXPECT_FAIL(atto_avg_pool1d_create(test_dev, 3, &second, &m), ATTO_E_ARGUMENT, "one dimension");
     EXPECT_FAIL(atto_avg_pool2d_create(test_dev, 3, 3, &reserved, &m), ATTO_E_ARGUMENT, "reserved");

@@ -12,8 +12,9 @@ static const struct pool_row {
     int64_t kernel, stride, padding;
     int64_t out; /* not 0: adaptive */
 } rows[] = {
-    { { 2, 8, 30, 33 }, 2, 2, 0, 0 },   { { 2, 8, 29, 32 }, 3, 2, 1, 0 }, { { 1, 5, 17, 19 }, 4, 3, 2, 0 },
-    { { 1, 16, 40, 40 }, 20, 10, 0, 0 }, { { 2, 3, 23, 31 }, 0, 0, 0, 7 },
+    { { 2, 8, 30, 33 }, 2, 2, 0, 0 }, { { 2, 8, 29, 32 }, 3, 2, 1, 0 },
+    { { 1, 5, 17, 19 }, 4, 3, 2, 0 }, { { 1, 16, 40, 40 }, 20, 10, 0, 0 },
+    { { 2, 3, 23, 31 }, 0, 0, 0, 7 },
 };
 
 enum { X, Y, INDICES, DY, DX, TENSORS };
@@ -36,8 +37,8 @@ static atto_status make_image(atto_device *dev, atto_dtype dtype, const int64_t 
                               atto_tensor *out)
 {
     const int32_t order[] = { 0, 3, 1, 2 };
-    const atto_shape stored = last ? atto_shape4(shape[0], shape[2], shape[3], shape[1])
-                                   : atto_shape_of(4, shape);
+    const atto_shape stored =
+        last ? atto_shape4(shape[0], shape[2], shape[3], shape[1]) : atto_shape_of(4, shape);
     BENCH_TRY(atto_tensor_alloc(dev, dtype, stored, out));
     return last ? atto_tensor_permute(out, order, out) : ATTO_OK;
 }
@@ -71,12 +72,9 @@ static atto_status call(atto_device *dev, const pool_data *d, atto_tensor *t, vo
     const struct atto_avg_pool_args avg = {
         .x = &t[X], .y = &t[Y], .dy = &t[DY], .dx = &t[DX], .window = window
     };
-    const struct atto_max_pool_args max = { .x = &t[X],
-                                            .y = &t[Y],
-                                            .indices = &t[INDICES],
-                                            .dy = &t[DY],
-                                            .dx = &t[DX],
-                                            .window = window };
+    const struct atto_max_pool_args max = {
+        .x = &t[X], .y = &t[Y], .indices = &t[INDICES], .dy = &t[DY], .dx = &t[DX], .window = window
+    };
     BENCH_TRY(d->is_max ? atto_max_pool_forward(dev, &max) : atto_avg_pool_forward(dev, &avg));
     if (!d->backward) return atto_tensor_read(&t[Y], out);
     BENCH_TRY(d->is_max ? atto_max_pool_backward(dev, &max) : atto_avg_pool_backward(dev, &avg));

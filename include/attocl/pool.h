@@ -21,7 +21,7 @@ extern "C" {
  *                 ceil((o + 1) L / O) - 1. kernel, stride, padding, dilation, ceil_mode are not read
  */
 typedef struct atto_pool_window {
-    int32_t dims;        /**< 2 = x is [N, C, H, W] or [C, H, W]; 1 = [N, C, L] or [C, L] */
+    int32_t dims; /**< 2 = x is [N, C, H, W] or [C, H, W]; 1 = [N, C, L] or [C, L] */
     bool ceil_mode;
     bool adaptive;
     int64_t kernel[2];   /**< 1 to 2^31 - 1 */
@@ -38,7 +38,8 @@ struct atto_avg_pool_args {
     const atto_tensor *dx; /**< out  like x */
     bool add_dx;           /**< += instead of = */
     bool exclude_padding;  /**< padding does not count: PyTorch's count_include_pad=False */
-    int64_t divisor_override; /**< what sums are divided by; 0 = the number of elements that count */
+    int64_t
+        divisor_override; /**< what sums are divided by; 0 = the number of elements that count */
     atto_pool_window window;
     uint64_t reserved[4]; /**< must be 0 */
 };
@@ -81,8 +82,8 @@ ATTO_API atto_status atto_avg_pool_backward(atto_device *dev, const struct atto_
 
 /** Arguments of atto_max_pool_forward and atto_max_pool_backward. */
 struct atto_max_pool_args {
-    const atto_tensor *x;       /**< in   [N, C, H, W], [C, H, W], [N, C, L] or [C, L]  f32 f16 bf16 */
-    const atto_tensor *y;       /**< out  like x, with the number of outputs as height and width */
+    const atto_tensor *x; /**< in   [N, C, H, W], [C, H, W], [N, C, L] or [C, L]  f32 f16 bf16 */
+    const atto_tensor *y; /**< out  like x, with the number of outputs as height and width */
     const atto_tensor *indices; /**< saved, like y, i32 i64: h W + w of the maximum; NULL = not
                                      wanted, but dx needs them */
     const atto_tensor *dy;      /**< in   like y */

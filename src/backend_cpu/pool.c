@@ -30,7 +30,8 @@ typedef struct job {
     bool is_max;
     const atto_tensor *x, *y, *indices; /* backward: dx, dy; indices may be NULL */
     bool add;
-    const float *column_count; /* means: [w.out], the part of the divisor that a window's width is */
+    const float
+        *column_count; /* means: [w.out], the part of the divisor that a window's width is */
 } job;
 
 static job avg_job(const struct atto_avg_pool_args *a, const atto_tensor *x, const atto_tensor *y)
@@ -56,8 +57,8 @@ static int64_t greatest(int64_t a, int64_t b)
 /* n elements from [b, c, h, w] on, along the unit stride. */
 static span span_at(const atto_tensor *t, int64_t b, int64_t c, int64_t h, int64_t w, int64_t n)
 {
-    const int64_t at = t->offset + b * t->stride[0] + c * t->stride[1] + h * t->stride[2] +
-                       w * t->stride[3];
+    const int64_t at =
+        t->offset + b * t->stride[0] + c * t->stride[1] + h * t->stride[2] + w * t->stride[3];
     char *memory = atto__memory(t);
     return (span){ memory + at * (int64_t)atto_dtype_size(t->dtype), 1, (int32_t)n, t->dtype };
 }
@@ -101,8 +102,7 @@ static void fold_max(float *restrict acc, const float *restrict v, int64_t step,
         ATTO_SIMD
         for (int32_t i = 0; i < n; i++) acc[i] = TAKES(v[2 * i], acc[i]) ? v[2 * i] : acc[i];
     } else {
-        for (int32_t i = 0; i < n; i++)
-            acc[i] = TAKES(v[i * step], acc[i]) ? v[i * step] : acc[i];
+        for (int32_t i = 0; i < n; i++) acc[i] = TAKES(v[i * step], acc[i]) ? v[i * step] : acc[i];
     }
 }
 
@@ -217,8 +217,9 @@ static void row_by_windows(const job *j, int64_t b, int64_t c, int64_t oh)
         const atto__pool_span w = atto__pool_window_of(&j->p.w, ow);
         const span y = span_at(j->y, b, c, oh, ow, 1);
         int64_t position = -1;
-        const float v = j->is_max ? max_of_window(j, b, c, h, w, &position)
-                                  : sum_of_window(j, b, c, h, w) / atto__pool_divisor(&j->p, &h, &w);
+        const float v = j->is_max
+                            ? max_of_window(j, b, c, h, w, &position)
+                            : sum_of_window(j, b, c, h, w) / atto__pool_divisor(&j->p, &h, &w);
         store_block(&v, y);
         if (j->indices) store_position(position, span_at(j->indices, b, c, oh, ow, 1));
     }
@@ -297,7 +298,8 @@ static void start_positions(const job *j, const stretch *s, atto__pool_span h, i
     const int32_t stride = (int32_t)j->p.w.stride;
     const int32_t row = (int32_t)(h.begin * j->p.w.in), from = (int32_t)s->from;
     ATTO_SIMD
-    for (int32_t i = 0; i < s->n; i++) at[i] = row + (from + i * stride > 0 ? from + i * stride : 0);
+    for (int32_t i = 0; i < s->n; i++)
+        at[i] = row + (from + i * stride > 0 ? from + i * stride : 0);
     for (int32_t i = 0; !is_plain && i < s->n; i++) {
         const atto__pool_span w = atto__pool_window_of(&j->p.w, s->first + i);
         const bool is_empty = h.begin >= h.end || w.begin >= w.end;
@@ -313,8 +315,8 @@ static void fold_stretch_arg(const job *j, const stretch *s, atto__pool_span h, 
     const int32_t stride = (int32_t)j->p.w.stride;
     start_positions(j, s, h, at);
     for (int64_t r = h.begin; r < h.end; r += j->p.h.dilation) {
-        const float *v = load_block(
-            span_at(j->x, s->b, s->c, r, s->begin, s->end - s->begin), buffer);
+        const float *v =
+            load_block(span_at(j->x, s->b, s->c, r, s->begin, s->end - s->begin), buffer);
         for (int64_t number = 0; number < j->p.w.kernel; number++) {
             const tap t = tap_of(j, s, number);
             if (t.n > 0)
@@ -360,8 +362,9 @@ static int64_t stretch_length(const job *j)
 {
     const atto__pool_axis *w = &j->p.w;
     const int64_t reach = (w->kernel - 1) * w->dilation + 1;
-    const bool by_taps = w->kernel != 0 && w->kernel <= greatest(16, w->out) && reach <= SEGMENT / 2 &&
-                         w->stride <= SEGMENT / 2 && has_short_positions(&j->p);
+    const bool by_taps = w->kernel != 0 && w->kernel <= greatest(16, w->out) &&
+                         reach <= SEGMENT / 2 && w->stride <= SEGMENT / 2 &&
+                         has_short_positions(&j->p);
     return by_taps ? least(ATTO_BLOCK, (SEGMENT - reach) / w->stride + 1) : 0;
 }
 
@@ -526,8 +529,8 @@ static atto_status run_forward(atto_device *dev, const job *j, const atto__layou
     if (!layout->channels_last) {
         atto__parallel_for(threads_for(dev, j), rows * j->p.channels, forward_rows, j);
     } else {
-        atto__parallel_for(threads_for(dev, j), rows, wide ? forward_channels_wide : forward_channels,
-                           j);
+        atto__parallel_for(threads_for(dev, j), rows,
+                           wide ? forward_channels_wide : forward_channels, j);
     }
     return ATTO_OK;
 }
@@ -734,8 +737,13 @@ static void backward_rows(const void *job_, int64_t begin, int64_t end)
     for (int64_t unit = begin; unit < end; unit++) {
         const int64_t h = unit % j->p.h.in, plane = unit / j->p.h.in;
         for (int64_t first = 0; first < j->p.w.in; first += step) {
-            patch p = { plane / j->p.channels, plane % j->p.channels, h, first,
-                        (int32_t)least(step, j->p.w.in - first), 0, 0 };
+            patch p = { plane / j->p.channels,
+                        plane % j->p.channels,
+                        h,
+                        first,
+                        (int32_t)least(step, j->p.w.in - first),
+                        0,
+                        0 };
             backward_patch(j, &p);
         }
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Pooling on OpenCL: see src/cl/pool.cl. */
-#include "pooling.h"
 #include "launch.h"
+#include "pooling.h"
 #include "walk.h"
 
 /* ---- which kernel, and how it is cut ----
@@ -309,8 +309,8 @@ static atto_status run_backward(const call *k)
     const int64_t channels[] = { k->p.batch, half(k->p.h.in), half(k->p.w.in), k->p.channels };
     const int64_t rows[] = { k->p.batch, k->p.channels, k->p.h.in, k->p.w.in };
     atto__pool_knobs knobs = knobs_of(k, "atto_pool_backward");
-    knobs.vectors = k->channels ? has_channel_vectors(k)
-                                : k->p.w.in % vector == 0 && is_aligned(k, &k->big);
+    knobs.vectors =
+        k->channels ? has_channel_vectors(k) : k->p.w.in % vector == 0 && is_aligned(k, &k->big);
     const int64_t runs =
         arg_call(&args, k, false, k->channels ? channels : rows, knobs.vectors ? vector : 1);
     return launch(k, &knobs, &args, runs);

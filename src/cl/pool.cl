@@ -68,13 +68,13 @@ typedef struct axis {
     uint magic, shift; /* what divides by stride */
 } axis;
 
-#define AXIS_PARAMETERS(x)                                                                     \
-    const atto_index x##_in, const atto_index x##_out, const atto_index x##_taps,            \
+#define AXIS_PARAMETERS(x)                                                                        \
+    const atto_index x##_in, const atto_index x##_out, const atto_index x##_taps,                 \
         const atto_index x##_stride, const atto_index x##_padding, const atto_index x##_dilation, \
         const uint x##_magic, const uint x##_shift
 #define AXIS_OF(x)                                                                              \
     {                                                                                           \
-        (place)x##_in, (place)x##_out, (place)x##_taps, (place)x##_stride, (place)x##_padding, \
+        (place) x##_in, (place)x##_out, (place)x##_taps, (place)x##_stride, (place)x##_padding, \
             (place)x##_dilation, x##_magic, x##_shift                                           \
     }
 
@@ -235,8 +235,8 @@ ATTO_UNROLLED void load_positions(__global const position_t *p, atto_index at, p
     }
 }
 
-ATTO_UNROLLED void store_positions(__global position_t *p, atto_index at, place count,
-                                   uint aligned, const position_t *v)
+ATTO_UNROLLED void store_positions(__global position_t *p, atto_index at, place count, uint aligned,
+                                   const position_t *v)
 {
     if (aligned && count >= ATTO_VEC) {
 #pragma unroll
@@ -276,12 +276,12 @@ ATTO_UNROLLED void load_run_positions(__global const position_t *p, atto_index a
 
 /* Strides and coordinates of the walk: batch, then height, width, channels or channels, height, width. */
 #if ATTO_CHANNELS
-#define HEIGHT_OF(v) ((v).y)
-#define WIDTH_OF(v)  ((v).z)
+#define HEIGHT_OF(v)        ((v).y)
+#define WIDTH_OF(v)         ((v).z)
 #define REST_OF(at, stride) ((at).x * (stride).x + (at).w)
 #else
-#define HEIGHT_OF(v) ((v).z)
-#define WIDTH_OF(v)  ((v).w)
+#define HEIGHT_OF(v)        ((v).z)
+#define WIDTH_OF(v)         ((v).w)
 #define REST_OF(at, stride) ((at).x * (stride).x + (at).y * (stride).y)
 #endif
 
@@ -293,20 +293,21 @@ ATTO_UNROLLED void load_run_positions(__global const position_t *p, atto_index a
 #endif
 
 #if ATTO_INDEX_OUT
-#define INDEX_PARAMETERS(qualifier)                                                  \
-    __global qualifier position_t *indices, const ulong indices_at, const atto_index4 indices_stride,
+#define INDEX_PARAMETERS(qualifier)                                 \
+    __global qualifier position_t *indices, const ulong indices_at, \
+        const atto_index4 indices_stride,
 #else
 #define INDEX_PARAMETERS(qualifier)
 #endif
 
-#define FORWARD_PARAMETERS                                                                     \
+#define FORWARD_PARAMETERS                                                                      \
     __global const ATTO_T *x, const ulong x_at, const atto_index4 x_stride, __global ATTO_T *y, \
         const ulong y_at, const atto_index4 y_stride, INDEX_PARAMETERS() ATTO_WALK_PARAMETERS,  \
         AXIS_PARAMETERS(h), AXIS_PARAMETERS(w), const float override, const uint exclude
 
-#define BACKWARD_PARAMETERS                                                              \
-    __global const ATTO_T *dy, const ulong dy_at, const atto_index4 dy_stride,           \
-        __global ATTO_T *dx, const ulong dx_at, const atto_index4 dx_stride,             \
+#define BACKWARD_PARAMETERS                                                                   \
+    __global const ATTO_T *dy, const ulong dy_at, const atto_index4 dy_stride,                \
+        __global ATTO_T *dx, const ulong dx_at, const atto_index4 dx_stride,                  \
         INDEX_PARAMETERS(const) ATTO_WALK_PARAMETERS, AXIS_PARAMETERS(h), AXIS_PARAMETERS(w), \
         const float override, const uint exclude, const uint add
 
@@ -321,9 +322,8 @@ ATTO_KERNEL void atto_pool_forward(FORWARD_PARAMETERS)
     const atto_index4 at = atto_walk(t, size, magic, shift);
     const window high = window_of(rows, (place)HEIGHT_OF(at));
     const window wide = window_of(columns, (place)WIDTH_OF(at));
-    const place none = high.begin < high.end && wide.begin < wide.end
-                           ? high.begin * columns.in + wide.begin
-                           : -1;
+    const place none =
+        high.begin < high.end && wide.begin < wide.end ? high.begin * columns.in + wide.begin : -1;
     float best[ATTO_RUN];
     place best_at[ATTO_RUN];
 #pragma unroll
@@ -425,7 +425,8 @@ ATTO_KERNEL void atto_pool_forward_lanes(FORWARD_PARAMETERS, const uint lanes, c
                 if (q + j * along >= wide.end) continue;
 #pragma unroll
                 for (uint k = 0; k < ATTO_RUN; k++) {
-                    const place here = r * columns.in + q + j * along + (ATTO_CHANNELS ? 0 : (place)k);
+                    const place here =
+                        r * columns.in + q + j * along + (ATTO_CHANNELS ? 0 : (place)k);
                     if (ATTO_MAX && best_at[k] < 0) best_at[k] = here;
                     fold(&best[k], &best_at[k], v[j][k], here);
                 }
@@ -532,7 +533,8 @@ ATTO_KERNEL void atto_pool_forward_paired(FORWARD_PARAMETERS, const uint aligned
         best[k] /= divisor_of(high, window_of(columns, ow + k), override, exclude);
 #endif
     const place count = columns.out - ow;
-    store_part(y + y_at + REST_OF(at, y_stride), PIXEL(oh, ow, y_stride), count, aligned & 2u, best);
+    store_part(y + y_at + REST_OF(at, y_stride), PIXEL(oh, ow, y_stride), count, aligned & 2u,
+               best);
 #if ATTO_INDEX_OUT
     position_t positions[ATTO_VEC];
 #pragma unroll
@@ -600,6 +602,23 @@ ATTO_KERNEL void atto_pool_backward(BACKWARD_PARAMETERS)
 #endif
             }
 #else
+            const place reached = first_of(columns, q);
+            if (ATTO_RUN > 1 && reached == last_of(columns, q + ATTO_RUN - 1)) { /* large windows */
+                const float v = atto_load(dy, PIXEL(oh, reached, dy_stride));
+#if ATTO_MAX
+                const position_t index = indices[PIXEL(oh, reached, indices_stride)];
+#pragma unroll
+                for (uint k = 0; k < ATTO_RUN; k++)
+                    sum[k] += index == (position_t)(r * columns.in + q + (place)k) ? v : 0.0f;
+#else
+                const window wide = window_of(columns, reached);
+                const float part = v * share_of(rows, columns, oh, reached, override, exclude);
+#pragma unroll
+                for (uint k = 0; k < ATTO_RUN; k++)
+                    sum[k] += q + (place)k >= wide.begin && q + (place)k < wide.end ? part : 0.0f;
+#endif
+                continue;
+            }
 #pragma unroll
             for (uint k = 0; k < ATTO_RUN; k++) {
                 const place ow_last = last_of(columns, q + (place)k);
@@ -652,12 +671,13 @@ ATTO_KERNEL void atto_pool_backward_paired(BACKWARD_PARAMETERS, const uint align
         const place count = inside ? columns.out - ow : 0;
         const atto_index from = PIXEL(inside ? oh : 0, ow, dy_stride);
         load_part(dy, from, count, aligned & 2u, v[i]);
-        v[i][ATTO_VEC] = ATTO_WINDOW == 3 && count > ATTO_VEC ? atto_load(dy, from + ATTO_VEC) : 0.0f;
+        v[i][ATTO_VEC] =
+            ATTO_WINDOW == 3 && count > ATTO_VEC ? atto_load(dy, from + ATTO_VEC) : 0.0f;
 #if ATTO_MAX
         const atto_index at_indices = PIXEL(inside ? oh : 0, ow, indices_stride);
         load_positions(indices, at_indices, count, aligned & 4u, index[i]);
-        index[i][ATTO_VEC] = ATTO_WINDOW == 3 && count > ATTO_VEC ? indices[at_indices + ATTO_VEC]
-                                                                  : (position_t)-1;
+        index[i][ATTO_VEC] =
+            ATTO_WINDOW == 3 && count > ATTO_VEC ? indices[at_indices + ATTO_VEC] : (position_t)-1;
 #else
         const window high = window_of(rows, inside ? oh : 0);
 #pragma unroll

@@ -44,13 +44,11 @@ static atto_status check_window(const char *what, const atto_pool_window *w)
 /* Outputs along an axis of in elements: 0 or less when there are none. */
 static int64_t outputs_of(const atto_pool_window *w, int32_t at, int64_t in)
 {
-    const int64_t room =
-        in + 2 * w->padding[at] - w->dilation[at] * (w->kernel[at] - 1) - 1 +
-        (w->ceil_mode ? w->stride[at] - 1 : 0);
+    const int64_t room = in + 2 * w->padding[at] - w->dilation[at] * (w->kernel[at] - 1) - 1 +
+                         (w->ceil_mode ? w->stride[at] - 1 : 0);
     if (room < 0) return 0;
     const int64_t outputs = room / w->stride[at] + 1;
-    const bool begins_behind =
-        w->ceil_mode && (outputs - 1) * w->stride[at] >= in + w->padding[at];
+    const bool begins_behind = w->ceil_mode && (outputs - 1) * w->stride[at] >= in + w->padding[at];
     return begins_behind ? outputs - 1 : outputs;
 }
 
@@ -139,8 +137,8 @@ atto_status atto__avg_pool_check(const struct atto_avg_pool_args *a, atto__direc
     ATTO_REQUIRE(!w->adaptive || a->divisor_override == 0, ATTO_E_ARGUMENT,
                  "%s: divisor_override is %" PRId64 ", but windows are adaptive: expected 0", what,
                  a->divisor_override);
-    const pair p = forward ? (pair){ "x", "y", a->x, a->y, NULL }
-                           : (pair){ "dx", "dy", a->dx, a->dy, NULL };
+    const pair p =
+        forward ? (pair){ "x", "y", a->x, a->y, NULL } : (pair){ "dx", "dy", a->dx, a->dy, NULL };
     return p.big ? check_pair(what, &p, w) : check_image(what, "dy", a->dy, w->dims);
 }
 
@@ -222,8 +220,9 @@ static atto_status fill_window(const char *what, const int64_t *stride, const in
         w->dilation[at] = dilation[at] ? dilation[at] : 1;
     }
     ATTO_REQUIRE(w->dims == 2 || (stride[1] == 0 && padding[1] == 0 && dilation[1] == 0),
-                 ATTO_E_ARGUMENT, "%s: options: the second of a pair is not 0, but there is one "
-                                  "dimension",
+                 ATTO_E_ARGUMENT,
+                 "%s: options: the second of a pair is not 0, but there is one "
+                 "dimension",
                  what);
     return ATTO_OK;
 }
@@ -234,12 +233,12 @@ static atto_status avg_request(const char *what, int32_t dims, int64_t kernel_0,
     const atto_avg_pool_options none = { .ceil_mode = false };
     const atto_avg_pool_options *o = options ? options : &none;
     const int64_t undilated[2] = { 0, 0 };
-    *r = (request){ .what = what,
-                    .window = { .dims = dims,
-                                .ceil_mode = o->ceil_mode,
-                                .kernel = { kernel_0, kernel_1 } },
-                    .exclude_padding = o->exclude_padding,
-                    .divisor_override = o->divisor_override };
+    *r = (request){
+        .what = what,
+        .window = { .dims = dims, .ceil_mode = o->ceil_mode, .kernel = { kernel_0, kernel_1 } },
+        .exclude_padding = o->exclude_padding,
+        .divisor_override = o->divisor_override
+    };
     ATTO_TRY(atto__reserved_check(what, o->reserved));
     ATTO_TRY(fill_window(what, o->stride, o->padding, undilated, &r->window));
     return check_request(r);
@@ -250,12 +249,12 @@ static atto_status max_request(const char *what, int32_t dims, int64_t kernel_0,
 {
     const atto_max_pool_options none = { .ceil_mode = false };
     const atto_max_pool_options *o = options ? options : &none;
-    *r = (request){ .what = what,
-                    .is_max = true,
-                    .window = { .dims = dims,
-                                .ceil_mode = o->ceil_mode,
-                                .kernel = { kernel_0, kernel_1 } },
-                    .indices = o->indices };
+    *r = (request){
+        .what = what,
+        .is_max = true,
+        .window = { .dims = dims, .ceil_mode = o->ceil_mode, .kernel = { kernel_0, kernel_1 } },
+        .indices = o->indices
+    };
     ATTO_TRY(atto__reserved_check(what, o->reserved));
     ATTO_TRY(fill_window(what, o->stride, o->padding, o->dilation, &r->window));
     return check_request(r);
@@ -408,7 +407,10 @@ static atto_var pool_forward(atto_module *m, atto_tape *tape, atto_var x)
 }
 
 /* The class's name is the request's in messages too. */
-#define CLASS(text) { .name = text, .forward = pool_forward, .destroy = atto__free }
+#define CLASS(text)                                                  \
+    {                                                                \
+        .name = text, .forward = pool_forward, .destroy = atto__free \
+    }
 static const atto_module_class classes[] = {
     CLASS("AvgPool1d"),         CLASS("AvgPool2d"),         CLASS("MaxPool1d"),
     CLASS("MaxPool2d"),         CLASS("AdaptiveAvgPool1d"), CLASS("AdaptiveAvgPool2d"),
@@ -447,8 +449,7 @@ atto_status atto_avg_pool2d_create(atto_device *dev, int64_t kernel_h, int64_t k
                                    const atto_avg_pool_options *options, atto_module **m)
 {
     request r;
-    const atto_status status =
-        avg_request("avg_pool2d_create", 2, kernel_h, kernel_w, options, &r);
+    const atto_status status = avg_request("avg_pool2d_create", 2, kernel_h, kernel_w, options, &r);
     return create(dev, status, &r, m);
 }
 
@@ -464,8 +465,7 @@ atto_status atto_max_pool2d_create(atto_device *dev, int64_t kernel_h, int64_t k
                                    const atto_max_pool_options *options, atto_module **m)
 {
     request r;
-    const atto_status status =
-        max_request("max_pool2d_create", 2, kernel_h, kernel_w, options, &r);
+    const atto_status status = max_request("max_pool2d_create", 2, kernel_h, kernel_w, options, &r);
     return create(dev, status, &r, m);
 }
 
