@@ -39,6 +39,8 @@ items=(
     softmax.opencl:softmax_over_any_dimension_matches_oracle
     glu.opencl:glu_takes_any_layout
     kernel.opencl
+    pool.opencl:pool_takes_any_layout
+    pool.opencl:pool_of_large_windows_matches_oracle
     optim.opencl:optim_clips_what_is_unscaled
     optim_life.opencl:optim_packs_into_chunks
     loss.opencl:loss_broadcasts

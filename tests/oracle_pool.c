@@ -38,13 +38,26 @@ static bool belongs(const atto_pool_window *w, int at, int64_t in, int64_t out, 
     return inside >= 0 && inside % w->dilation[at] == 0 && inside / w->dilation[at] < w->kernel[at];
 }
 
+/* Elements that are worth asking: the window lies between them. */
+static void look_at(const atto_pool_window *w, int at, int64_t lowest, int64_t end, int64_t o,
+                    int64_t *from, int64_t *to)
+{
+    *from = lowest, *to = end;
+    if (w->adaptive) return;
+    const int64_t begin = o * w->stride[at] - w->padding[at];
+    const int64_t beyond = begin + w->kernel[at] * w->dilation[at];
+    if (begin > lowest) *from = begin;
+    if (beyond < end) *to = beyond;
+}
+
 /* Of an output, how many elements there are along an axis, with the padding or without. */
 static int64_t count_of(const atto_pool_window *w, int at, int64_t in, int64_t out, int64_t o,
                         bool padded)
 {
     const int64_t rim = padded && !w->adaptive ? w->padding[at] : 0;
-    int64_t n = 0;
-    for (int64_t i = -rim; i < in + rim; i++) n += belongs(w, at, in, out, o, i);
+    int64_t n = 0, from, to;
+    look_at(w, at, -rim, in + rim, o, &from, &to);
+    for (int64_t i = from; i < to; i++) n += belongs(w, at, in, out, o, i);
     return n;
 }
 
@@ -55,10 +68,11 @@ static void one_output(const oracle_pool *p, int64_t plane, int64_t oh, int64_t 
     const int64_t o = (plane * p->oh + oh) * p->ow + ow;
     const int first = w->dims == 2 ? 0 : -1, last = w->dims == 2 ? 1 : 0;
     double sum = 0.0, size = 0.0, best = -INFINITY;
-    int64_t best_at = -1, real = 0;
+    int64_t best_at = -1, real = 0, from, to;
+    look_at(w, last, 0, p->w, ow, &from, &to);
     for (int64_t h = 0; h < p->h; h++) {
         if (first >= 0 && !belongs(w, first, p->h, p->oh, oh, h)) continue;
-        for (int64_t v = 0; v < p->w; v++) {
+        for (int64_t v = from; v < to; v++) {
             if (!belongs(w, last, p->w, p->ow, ow, v)) continue;
             const double x = p->x[(plane * p->h + h) * p->w + v];
             sum += x;
@@ -86,9 +100,11 @@ static void gradient(const oracle_pool *p, int64_t plane, int64_t oh, int64_t ow
 {
     const atto_pool_window *w = &p->window;
     const int64_t o = (plane * p->oh + oh) * p->ow + ow;
+    int64_t from, to;
+    look_at(w, w->dims - 1, 0, p->w, ow, &from, &to);
     for (int64_t h = 0; h < p->h; h++) {
         if (w->dims == 2 && !belongs(w, 0, p->h, p->oh, oh, h)) continue;
-        for (int64_t v = 0; v < p->w; v++) {
+        for (int64_t v = from; v < to; v++) {
             const int64_t i = (plane * p->h + h) * p->w + v;
             if (!belongs(w, w->dims - 1, p->w, p->ow, ow, v)) continue;
             if (p->is_max && a->index[o] != (double)(h * p->w + v)) continue;

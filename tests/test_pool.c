@@ -302,7 +302,7 @@ static void with_turn(int turn, pool_case *c)
  * divisor with the cycles of dtypes, layouts and whats. */
 static bool is_skipped(int turn)
 {
-    return test_on_opencl() && turn % (test_in_disguise() ? 29 : 13) != 0;
+    return test_on_opencl() && turn % (test_in_disguise() ? 41 : 23) != 0;
 }
 
 /* Every what, along rows and along channels. */

@@ -602,6 +602,23 @@ ATTO_KERNEL void atto_pool_backward(BACKWARD_PARAMETERS)
 #endif
             }
 #else
+            const place reached = first_of(columns, q);
+            if (ATTO_RUN > 1 && reached == last_of(columns, q + ATTO_RUN - 1)) { /* large windows */
+                const float v = atto_load(dy, PIXEL(oh, reached, dy_stride));
+#if ATTO_MAX
+                const position_t index = indices[PIXEL(oh, reached, indices_stride)];
+#pragma unroll
+                for (uint k = 0; k < ATTO_RUN; k++)
+                    sum[k] += index == (position_t)(r * columns.in + q + (place)k) ? v : 0.0f;
+#else
+                const window wide = window_of(columns, reached);
+                const float part = v * share_of(rows, columns, oh, reached, override, exclude);
+#pragma unroll
+                for (uint k = 0; k < ATTO_RUN; k++)
+                    sum[k] += q + (place)k >= wide.begin && q + (place)k < wide.end ? part : 0.0f;
+#endif
+                continue;
+            }
 #pragma unroll
             for (uint k = 0; k < ATTO_RUN; k++) {
                 const place ow_last = last_of(columns, q + (place)k);
