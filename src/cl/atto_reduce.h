@@ -118,43 +118,11 @@ ATTO_UNROLLED float atto_row_sum(float v, __local float *scratch)
     return a;
 }
 
-/* a = the row's v, folded with the expression of a and b. */
-#define ATTO_FOLD_ROW(a, v, scratch, expression)                                \
-    do {                                                                        \
-        const uint here = get_local_id(0);                                      \
-        barrier(CLK_LOCAL_MEM_FENCE); /* whoever still reads the last result */ \
-        scratch[here] = v;                                                      \
-        barrier(CLK_LOCAL_MEM_FENCE);                                           \
-        a = v;                                                                  \
-        if (ATTO_LANE() < ATTO_FOLD) {                                          \
-            for (uint k = 1; k < ATTO_LANES / ATTO_FOLD; k++) {                 \
-                const float b = scratch[here + k * ATTO_FOLD];                  \
-                a = (expression);                                               \
-            }                                                                   \
-            scratch[here] = a;                                                  \
-        }                                                                       \
-        barrier(CLK_LOCAL_MEM_FENCE);                                           \
-        a = scratch[here - ATTO_LANE()];                                        \
-        for (uint k = 1; k < ATTO_FOLD; k++) {                                  \
-            const float b = scratch[here - ATTO_LANE() + k];                    \
-            a = (expression);                                                   \
-        }                                                                       \
-    } while (0)
-
-ATTO_UNROLLED float atto_row_sum(float v, __local float *scratch)
-{
-    float a;
-    ATTO_FOLD_ROW(a, v, scratch, a + b);
-    return a;
-}
-
 /* Drops NaN, as fmax does. */
 ATTO_UNROLLED float atto_row_max(float v, __local float *scratch)
 {
     float a = v;
     ATTO_FOLD_ROW(a, v, scratch, fmax);
-    float a;
-    ATTO_FOLD_ROW(a, v, scratch, fmax(a, b));
     return a;
 }
 
@@ -173,13 +141,6 @@ ATTO_UNROLLED float atto_row_max(float v, __local float *scratch)
 }
 
 #endif
-
-/* Two sums. scratch has ATTO_WG elements as well. */
-ATTO_UNROLLED float2 atto_row_sum2(float2 v, __local float2 *scratch)
-{
-    const float first = atto_row_sum(v.x, (__local float *)scratch);
-    return (float2)(first, atto_row_sum(v.y, (__local float *)scratch));
-}
 
 /* A sum of e^(x - top) over the row, each lane's relative to a maximum of its own. (top, sum). */
 ATTO_UNROLLED float2 atto_row_top_and_sum(float2 lane, __local float *scratch)
