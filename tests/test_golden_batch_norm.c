@@ -92,7 +92,9 @@ static int read_golden(void **state)
         print_error("cannot open " ATTO_GOLDEN_DIR "/batch_norm.txt\n");
         return -1;
     }
-    if (fscanf(file, "#%*[^\n] torch %*s") == EOF) malformed("no version");
+    char version[64];
+    if (fscanf(file, "#%*[^\n] torch %63s", version) != 1 || strncmp(version, "2.11", 4) != 0)
+        malformed("not from PyTorch 2.11");
     while (read_case(file)) {
     }
     fclose(file);

@@ -118,7 +118,8 @@ static int read_golden(void **state)
         print_error("cannot open " ATTO_GOLDEN_DIR "/pool.txt\n");
         return -1;
     }
-    if (fscanf(file, "#%*[^\n] torch %63s", word) != 1) malformed("no version");
+    if (fscanf(file, "#%*[^\n] torch %63s", word) != 1 || strncmp(word, "2.11", 4) != 0)
+        malformed("not from PyTorch 2.11");
     while (fscanf(file, " %63s", word) == 1) {
         if (strcmp(word, "input") == 0) {
             read_input(file);
