@@ -185,15 +185,19 @@ static void put_row(text *t, const atto__row_knobs *row)
     put_knob(t, "HELD", row->held);
 }
 
-/* Vectors in flight a work-item: 64 bytes. Half as many elements as f32 has then where targets take
- * registers too (Intel's compiler spills otherwise); one vector where it has a position for itself. */
-#define CROSS_ENTROPY_VECTORS 4
+/* Vectors in flight a work-item: 64 bytes. As many elements as f32 has then where results are stored (on an H200
+ * twice as many bf16 took 1.4 times as long), half of them where targets take registers too (Intel's compiler
+ * spills otherwise); one vector where it has a position for itself. */
+#define CROSS_ENTROPY_VECTORS  4
+#define CROSS_ENTROPY_ELEMENTS 16
 
 static int32_t cross_entropy_items(const atto__cross_entropy_knobs *k, bool spread)
 {
+    const bool stores = strcmp(k->kernel, "atto_cross_entropy_backward") == 0;
+    const int32_t vector = atto__vector_elements(k->dtype);
     if (k->lanes == ATTO_LANES_ONE) return 1;
-    return spread ? 2 * CROSS_ENTROPY_VECTORS / atto__vector_elements(k->dtype)
-                  : CROSS_ENTROPY_VECTORS;
+    if (spread) return CROSS_ENTROPY_ELEMENTS / 2 / vector;
+    return stores ? CROSS_ENTROPY_ELEMENTS / vector : CROSS_ENTROPY_VECTORS;
 }
 
 void atto__cross_entropy_variant(const atto__cross_entropy_knobs *k, atto__variant *out)
@@ -399,7 +403,7 @@ void atto__fold_join_variant(atto_dtype out_dtype, bool wide, atto__variant *out
 
 /* Work-items of a column, as few as can hold it. One that is alone has two sizes; more of them would only
  * make more kernels. */
-static const int32_t column_depths[] = { 1, 8, 32 };
+static const int32_t column_depths[] = { 1, 8, 16, 32 };
 #define COLUMN_DEPTHS (sizeof column_depths / sizeof column_depths[0])
 
 atto__column_knobs atto__column_knobs_for(int64_t size, atto_dtype dtype, bool vectors,
