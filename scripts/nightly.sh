@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# What CI has no time for: all targets, all faults, every f16 and bf16 value, Intel's CPU runtime,
-# and all OpenCL tests on Oclgrind.
+# What CI has no time for: all targets, all faults, every f16 and bf16 value, Intel's CPU runtime, wide
+# indices and a small device for all families, and all OpenCL tests on Oclgrind.
 #
 #   scripts/nightly.sh         all of it, about an hour on two cores
-#   scripts/nightly.sh NAME    one of: portability exhaustive intel oclgrind mutate
+#   scripts/nightly.sh NAME    one of: portability disguises exhaustive intel oclgrind mutate
 
 set -euo pipefail
 source "$(dirname "$0")/common.sh"
@@ -14,6 +14,12 @@ portability() { "$root/scripts/portability.sh" --full; }
 mutate() { "$root/scripts/mutate.sh"; }
 
 oclgrind() { "$root/scripts/oclgrind.sh" '\.opencl$'; }
+
+disguises()
+{
+    build release
+    tests release -L 'wide|small'
+}
 
 # Without ctest and its time limit: all floats take longer.
 exhaustive()
@@ -42,7 +48,8 @@ intel()
     unset OCL_ICD_VENDORS
 }
 
-parts=(portability exhaustive intel oclgrind mutate)
+all=(portability disguises exhaustive intel oclgrind mutate)
+parts=("${all[@]}")
 if [ "${1:-}" = --help ]; then
     usage
     exit
@@ -50,7 +57,7 @@ elif [ $# -gt 0 ]; then
     parts=("$@")
 fi
 for part in "${parts[@]}"; do
-    [[ " portability exhaustive intel mutate " == *" $part "* ]] || die "unknown part $part"
+    [[ " ${all[*]} " == *" $part "* ]] || die "unknown part $part"
     say "$part"
     "$part"
 done
