@@ -13,9 +13,14 @@ tensors in turn so that no cache helps, the median of samples, events on GPUs an
 A backward pass is timed alone, over a graph that is kept.
 """
 import json
+import os
 import statistics
 import sys
 import time
+
+# Answers have a descriptor of their own: whatever a library prints must not be taken for one.
+ANSWERS = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
 
 import torch
 import torch.nn.functional as F
@@ -321,21 +326,28 @@ def sets_of(make, row):
 
 
 class Clock:
-    def __init__(self, device):
-        self.cuda = device == "cuda"
+    """Times calls of functions in turn, also from one timing to the next."""
 
-    def time(self, functions, count):
-        """Milliseconds of one of count calls in turn."""
+    def __init__(self, device, functions):
+        self.cuda = device == "cuda"
+        self.functions, self.next = functions, 0
+
+    def call(self):
+        self.functions[self.next]()
+        self.next = (self.next + 1) % len(self.functions)
+
+    def time(self, count):
+        """Milliseconds of one of count calls."""
         if not self.cuda:
             start = time.perf_counter()
-            for i in range(count):
-                functions[i % len(functions)]()
+            for _ in range(count):
+                self.call()
             return 1e3 * (time.perf_counter() - start) / count
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        functions[0]()
+        self.call()
         start.record()
-        for i in range(count):
-            functions[i % len(functions)]()
+        for _ in range(count):
+            self.call()
         end.record()
         end.synchronize()
         return start.elapsed_time(end) / count
@@ -343,17 +355,25 @@ class Clock:
 
 def measure(make, row):
     functions = sets_of(make, row)
-    clock = Clock(row.device)
+    clock = Clock(row.device, functions)
     for f in functions:
         f()
-    once = min(clock.time(functions, 2) for _ in range(2))
+    once = min(clock.time(2) for _ in range(2))
     # Enough calls that the device is busy while Python enqueues the next ones.
     count = max(1, min(200, int(2.0 / max(once, 1e-3)))) if clock.cuda else \
         max(1, min(100, int(1.0 / max(once, 1e-3))))
-    return statistics.median(clock.time(functions, count) for _ in range(row.samples))
+    return statistics.median(clock.time(count) for _ in range(row.samples))
 
 
 # ---- questions ----
+
+
+def say(line):
+    print(line[:500], file=ANSWERS, flush=True)
+
+
+def first_line(error):
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 def answer(question, tables):
@@ -376,7 +396,7 @@ def load(folder):
             tables["attorch"] = attorch_rows(attorch)
             found.append("attorch")
         except Exception as error:  # whatever stands in that folder
-            found.append("no attorch: " + str(error).splitlines()[0])
+            found.append("no attorch: " + first_line(error))
     return tables, found
 
 
@@ -385,18 +405,18 @@ def main():
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
     tables, found = load(sys.argv[1] if len(sys.argv) > 1 else "")
-    print("; ".join(found), flush=True)
+    say("; ".join(found))
     for line in sys.stdin:
         question = json.loads(line)
         try:
             if question["device"] == "cuda" and not torch.cuda.is_available():
                 raise Unknown("PyTorch finds no CUDA device")
             torch.set_num_threads(question["threads"])
-            print(f"{answer(question, tables):.6g}", flush=True)
+            say(f"{answer(question, tables):.6g}")
         except Unknown as reason:
-            print("- " + str(reason), flush=True)
+            say("- " + str(reason))
         except Exception as error:  # the row's fault, not the run's
-            print("- " + (str(error).splitlines() or [type(error).__name__])[0][:200], flush=True)
+            say("- " + first_line(error))
         if question["device"] == "cuda":
             torch.cuda.empty_cache()
 

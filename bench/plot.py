@@ -41,7 +41,7 @@ def draw(figures, path):
     axes.axvline(1.0, color="black", linewidth=0.8)
     axes.set_yticks(places, [label_of(row) for row in rows], fontsize=7)
     axes.invert_yaxis()
-    axes.set_xlim(0, 1.2)
+    axes.set_xlim(0, max(1.2, axes.get_xlim()[1]))
     axes.set_xlabel("share of the memory floor (1 = the time that moving the bytes takes)")
     axes.set_title(f"{figures['device']}, {figures['date']}", fontsize=9)
     axes.legend(loc="lower right", fontsize=7)

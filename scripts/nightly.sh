@@ -16,10 +16,11 @@ mutate() { "$root/scripts/mutate.sh"; }
 oclgrind() { "$root/scripts/oclgrind.sh" '\.opencl$'; }
 
 disguises()
-{
+(
     build release
+    only_pocl
     tests release -L 'wide|small'
-}
+)
 
 # Without ctest and its time limit: all floats take longer.
 exhaustive()
@@ -58,6 +59,8 @@ elif [ $# -gt 0 ]; then
 fi
 for part in "${parts[@]}"; do
     [[ " ${all[*]} " == *" $part "* ]] || die "unknown part $part"
+done
+for part in "${parts[@]}"; do
     say "$part"
     "$part"
 done

@@ -405,6 +405,9 @@ static void tape_keeps_the_first_error_that_users_report(void **state)
     const atto_status lower = atto_tensor_fill(NULL, 0.0);
     atto_tape_fail(tape, lower, NULL);
     EXPECT_FAIL(atto_tape_end(tape), lower, "tensor_fill");
+    (void)atto_tensor_fill(NULL, 0.0);
+    atto_tape_fail(tape, lower, atto_last_error());
+    EXPECT_FAIL(atto_tape_end(tape), lower, "tensor_fill");
     EXPECT_FAIL(atto_tape_fail(NULL, ATTO_E_SHAPE, NULL), ATTO_E_NULL, "tape_fail");
 }
 

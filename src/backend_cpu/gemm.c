@@ -296,7 +296,8 @@ static atto_status run_packed(atto_device *dev, const atto__gemm *g)
 /* Up to so many rows all of A is packed first; then a unit packs some columns of B, block by block of K, and
  * multiplies each while it is in its cache, instead of waiting until all threads have packed a block. The
  * order of additions is that of the steps above. */
-#define NARROW_ROWS 128
+#define NARROW_ROWS   128
+#define NARROW_FLOATS (1 << 20)
 
 typedef struct narrow_plan {
     const atto__gemm *g;
@@ -363,6 +364,15 @@ static int32_t narrow_columns(const atto__gemm *g, int32_t threads)
     const int64_t share = g->n / TILE_COLUMNS / (4 * threads);
     if (g->b.along_k || share < 2) return TILE_COLUMNS;
     return (int32_t)least(GROUP_PANELS, share) * TILE_COLUMNS;
+}
+
+/* Whether there are columns for all threads, and all of A is not much memory. The bits are those of
+ * run_packed, so that the choice may depend on threads. */
+static bool is_narrow(const atto__gemm *g, int32_t threads)
+{
+    const int32_t busy = threads_for(g, threads);
+    return g->m <= NARROW_ROWS && g->k > 0 && round_up(g->m, TILE_ROWS) * g->k <= NARROW_FLOATS &&
+           atto__divide_up(g->n, narrow_columns(g, busy)) >= busy;
 }
 
 static atto_status run_narrow(atto_device *dev, const atto__gemm *g)
@@ -491,5 +501,5 @@ atto_status ATTO_LEVEL_NAME(gemm)(atto_device *dev, const atto__gemm *g)
 {
     if (g->m == 0 || g->n == 0) return ATTO_OK;
     if (g->m <= ATTO_GEMM_SKINNY && g->a.along_k && g->k > 0) return run_skinny(dev, g);
-    return g->m <= NARROW_ROWS && g->k > 0 ? run_narrow(dev, g) : run_packed(dev, g);
+    return is_narrow(g, atto__cpu_most_threads(dev)) ? run_narrow(dev, g) : run_packed(dev, g);
 }

@@ -23,6 +23,7 @@
  * as long nobody is waited for after that. A quiet system wakes a thread in a tenth of the first. */
 #define LONG_WAIT 5e-4
 #define REST      16
+#define MOST_WAIT 0.05 /* that counts: longer ones are those of a process that was stopped */
 
 /* Counters that different threads change at the same time have a cache line each. */
 typedef struct team {
@@ -86,7 +87,8 @@ bool atto__parallel_hurts(void)
 static void note_wait(double waited, double worked)
 {
     if (waited < LONG_WAIT || waited < worked) return;
-    const long long until = (long long)(1e6 * (atto__clock() + REST * waited));
+    const double counted = waited < MOST_WAIT ? waited : MOST_WAIT;
+    const long long until = (long long)(1e6 * (atto__clock() + REST * counted));
     atomic_store_explicit(&alone_until, until, memory_order_relaxed);
 }
 

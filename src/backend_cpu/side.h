@@ -23,7 +23,7 @@ static int64_t least(int64_t a, int64_t b)
 #define GROUP_ROWS    (GROUP_PANELS * TILE_ROWS)
 #define GROUP_COLUMNS (GROUP_PANELS * TILE_COLUMNS)
 
-/* What a prologue makes at a time: [GROUP_ROWS][STRIP_ALONG] elements at most along k for each panel
+/* What a prologue makes at a time: [TILE_ROWS][STRIP_ALONG] elements at most along k for each panel
  * of the group, [STRIP_ACROSS][GROUP_ROWS] across. */
 #define STRIP_ALONG  128
 #define STRIP_ACROSS 32

@@ -91,7 +91,11 @@ atto_status atto__tape_fail(atto_tape *tape, atto_status status)
 atto_status atto_tape_fail(atto_tape *tape, atto_status status, const char *message)
 {
     ATTO_REQUIRE(tape, ATTO_E_NULL, "tape_fail: tape is NULL");
-    if (message && status != ATTO_OK) atto__fail(status, "%s", message);
+    if (message && status != ATTO_OK && tape->status == ATTO_OK) {
+        char copy[sizeof tape->message]; /* it may be that of atto_last_error */
+        snprintf(copy, sizeof copy, "%s", message);
+        atto__fail(status, "%s", copy);
+    }
     return atto__tape_fail(tape, status);
 }
 
