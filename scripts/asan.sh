@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: MIT
 # Runs tests under AddressSanitizer (leaks included) and UndefinedBehaviorSanitizer.
 #
-#   scripts/asan.sh [ctest arguments]   default: the CPU backend, and the label small on OpenCL
+#   scripts/asan.sh [ctest arguments]   default: the CPU backend, and some families with the label small on
+#                                       OpenCL (all of them: -L small, as scripts/nightly.sh does)
 
 set -euo pipefail
 source "$(dirname "$0")/common.sh"
@@ -13,6 +14,9 @@ export UBSAN_OPTIONS=print_stacktrace=1
 # OpenCL drivers keep memory until the process ends; what is ours must be freed.
 export LSAN_OPTIONS=suppressions=$root/scripts/lsan.txt:print_suppressions=0
 
+# Families whose many kernels take minutes to build, and whose host code is like that of the others.
+slow='linear|cross_entropy|elementwise|softmax|loss|layer_norm|batch_norm|group_norm|pool'
+
 only_pocl # Intel's driver opens libraries in a way that AddressSanitizer forbids
 build asan
 if [ $# -gt 0 ]; then
@@ -20,5 +24,5 @@ if [ $# -gt 0 ]; then
 else
     tests asan -E '\.(cpu-base|opencl)$' -LE 'wide|small'
     # Twice, because the leak checker itself crashes now and then among PoCL's threads; a leak stays.
-    tests asan -L small --repeat until-pass:2
+    tests asan -L small -E "^($slow)\\." --repeat until-pass:2
 fi

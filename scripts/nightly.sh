@@ -4,7 +4,7 @@
 # indices and a small device for all families, and all OpenCL tests on Oclgrind.
 #
 #   scripts/nightly.sh         all of it, about an hour on two cores
-#   scripts/nightly.sh NAME    one of: portability disguises exhaustive intel oclgrind mutate
+#   scripts/nightly.sh NAME    one of: portability disguises asan exhaustive intel oclgrind mutate
 
 set -euo pipefail
 source "$(dirname "$0")/common.sh"
@@ -21,6 +21,8 @@ disguises()
     only_pocl
     tests release -L 'wide|small'
 )
+
+asan() { "$root/scripts/asan.sh" -L small; }
 
 # Without ctest and its time limit: all floats take longer.
 exhaustive()
@@ -49,7 +51,7 @@ intel()
     unset OCL_ICD_VENDORS
 }
 
-all=(portability disguises exhaustive intel oclgrind mutate)
+all=(portability disguises asan exhaustive intel oclgrind mutate)
 parts=("${all[@]}")
 if [ "${1:-}" = --help ]; then
     usage
