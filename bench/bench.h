@@ -232,4 +232,7 @@ double bench_clock(void);
 /* Sorts values and returns the median. */
 double bench_median(double *values, int32_t n);
 
+/* Any labels below classes into an i32 vector; not in order, or neighbours would share cache lines. */
+atto_status bench_write_labels(int64_t classes, const atto_tensor *labels);
+
 #endif

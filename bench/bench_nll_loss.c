@@ -2,23 +2,9 @@
 /* Benchmark rows of negative log-likelihood: logarithms of probabilities [rows, cols], labels, the mean.
  *
  * Backward writes dx; labels and scalars do not count, and nothing else of forward is there to count. */
-#include <stdlib.h>
-
 #include "bench.h"
 
 enum { LABELS, LOSS, TOTAL, DLOSS };
-
-/* Any labels; not in order, or neighbours would share cache lines. */
-static atto_status write_labels(const bench_row *row, const atto_tensor *labels)
-{
-    const int64_t rows = labels->shape[0];
-    int32_t *data = malloc((size_t)rows * sizeof *data);
-    if (data == NULL) return ATTO_E_MEMORY;
-    for (int64_t i = 0; i < rows; i++) data[i] = (int32_t)(i * 7919 % row->cols);
-    const atto_status status = atto_tensor_write(labels, data);
-    free(data);
-    return status;
-}
 
 static struct atto_nll_loss_args args_of(const bench_tensors *t)
 {
@@ -52,7 +38,7 @@ static atto_status prepare(atto_device *dev, const bench_row *row, bench_tensors
     BENCH_TRY(atto_tensor_alloc(dev, ATTO_F32, scalar, &t->extra[LOSS]));
     BENCH_TRY(atto_tensor_alloc(dev, ATTO_F32, scalar, &t->extra[TOTAL]));
     BENCH_TRY(atto_tensor_alloc(dev, ATTO_F32, scalar, &t->extra[DLOSS]));
-    BENCH_TRY(write_labels(row, &t->extra[LABELS]));
+    BENCH_TRY(bench_write_labels(row->cols, &t->extra[LABELS]));
     BENCH_TRY(atto_tensor_fill(&t->extra[DLOSS], 1.0));
     return forward(dev, row, t); /* total, for backward */
 }

@@ -295,3 +295,14 @@ void bench_free_sets(bench *b)
     b->next = 0;
     b->made_for = (bench_case){ 0 };
 }
+
+atto_status bench_write_labels(int64_t classes, const atto_tensor *labels)
+{
+    const int64_t rows = labels->shape[0];
+    int32_t *data = malloc((size_t)rows * sizeof *data);
+    if (data == NULL) return ATTO_E_MEMORY;
+    for (int64_t i = 0; i < rows; i++) data[i] = (int32_t)(i * 7919 % classes);
+    const atto_status status = atto_tensor_write(labels, data);
+    free(data);
+    return status;
+}
