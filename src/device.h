@@ -12,7 +12,7 @@
 #include "pool.h"
 #include "tune.h"
 
-#define ATTO_OPTION_STRINGS 4
+#define ATTO_OPTION_STRINGS 5
 
 /* Options after the environment was read; strings are owned copies or NULL. */
 typedef struct atto__options {

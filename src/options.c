@@ -46,6 +46,7 @@ static const option_row rows[] = {
     { "ATTOCL_CPU", KIND_TEXT, AT(cpu_level), 0, 0, "base|avx2|avx512" },
     { "ATTOCL_CACHE_DIR", KIND_TEXT, AT(cache_dir), 0, 0, NULL },
     { "ATTOCL_KERNEL_DIR", KIND_TEXT, AT(kernel_dir), 0, 0, NULL },
+    { "ATTOCL_CBLAS", KIND_TEXT, AT(cblas), 0, 0, NULL },
     { "ATTOCL_CLBLAST", KIND_TEXT, AT(clblast), 0, 0, NULL },
 };
 
@@ -164,7 +165,8 @@ static atto_status check(const atto_device_options *set)
 static atto_status own_strings(atto__options *out)
 {
     const char **fields[ATTO_OPTION_STRINGS] = { &out->set.cpu_level, &out->set.cache_dir,
-                                                 &out->set.kernel_dir, &out->set.clblast };
+                                                 &out->set.kernel_dir, &out->set.clblast,
+                                                 &out->set.cblas };
     for (int32_t i = 0; i < ATTO_OPTION_STRINGS; i++) {
         if (!*fields[i]) continue;
         out->strings[i] = atto__strdup(*fields[i]);

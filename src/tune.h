@@ -12,10 +12,10 @@
 
 /* X(CHOICE, name, numbers): a choice, the name that it has in files, and what the numbers of its ways are. Where the
  * backend makes the list stands what the sizes are. */
-#define ATTO_CHOICE_TABLE(X)                                                         \
-    X(ELEMENTWISE, elementwise, "vectors")                                           \
-    X(SOFTMAX_FORWARD, softmax_forward, "lanes,items,held,group")                    \
-    X(SOFTMAX_BACKWARD, softmax_backward, "lanes,items,held,group")                  \
+#define ATTO_CHOICE_TABLE(X)                                        \
+    X(ELEMENTWISE, elementwise, "vectors")                          \
+    X(SOFTMAX_FORWARD, softmax_forward, "lanes,items,held,group")   \
+    X(SOFTMAX_BACKWARD, softmax_backward, "lanes,items,held,group") \
     X(GEMM, gemm, "engine,tile,slices")
 
 typedef enum atto__choice_name {

@@ -185,8 +185,7 @@ static bool outputs_agree(const session *s, bool same_order)
 
 static atto_status run_once(session *s)
 {
-    const atto_status status =
-        s->op->call(s->dev->vt, s->direction, s->dev, &s->args, s->layout);
+    const atto_status status = s->op->call(s->dev->vt, s->direction, s->dev, &s->args, s->layout);
     atto__scratch_release(s->dev, s->scratch);
     return status;
 }
@@ -333,8 +332,7 @@ static atto_status settle_all(session *s)
     ATTO_TRY(run_and_read(s, true));
     for (int32_t i = 0; i < s->trial.count; i++) {
         atto__asked *asked = &s->trial.asked[i];
-        if (atto__tuner_is_open(s->dev->tuner, asked->name, asked->key))
-            ATTO_TRY(settle(s, asked));
+        if (atto__tuner_is_open(s->dev->tuner, asked->name, asked->key)) ATTO_TRY(settle(s, asked));
     }
     return ATTO_OK;
 }

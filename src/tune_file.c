@@ -86,8 +86,8 @@ static int write_line(char *out, size_t bytes, atto__choice_name name, const att
     return snprintf(out, bytes,
                     "%s %s %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId32 " %" PRId32
                     " %" PRId32 " %" PRId32 "\n",
-                    atto__choice_text(name), atto_dtype_name(dtype), size[0], size[1], size[2], size[3],
-                    number[0], number[1], number[2], number[3]);
+                    atto__choice_text(name), atto_dtype_name(dtype), size[0], size[1], size[2],
+                    size[3], number[0], number[1], number[2], number[3]);
 }
 
 /* ---- the file ---- */
@@ -135,9 +135,9 @@ static char *text_of(const atto_device *dev)
     const size_t room = 512 + 160 * lines;
     char *text = atto__alloc(room);
     if (!text) return NULL;
-    size_t used = (size_t)snprintf(text, room, "# attocl %s on %s (%s, driver %s)\n",
-                                   atto_version(), dev->info.name, dev->info.platform,
-                                   dev->info.driver);
+    size_t used =
+        (size_t)snprintf(text, room, "# attocl %s on %s (%s, driver %s)\n", atto_version(),
+                         dev->info.name, dev->info.platform, dev->info.driver);
     for (int32_t i = 0; i < ATTO_CHOICE_COUNT; i++)
         for (int32_t j = 0; j < tuner->known[i].count; j++) {
             const atto__tuned *entry = &tuner->known[i].list[j];
@@ -153,8 +153,7 @@ void atto__tuner_store(atto_device *dev)
     char *folder = folder_of(dev), *path = path_of(dev, folder);
     read_file(dev, dev->tuner); /* what another process has measured since */
     char *text = path ? text_of(dev) : NULL;
-    if (text &&
-        !(atto__make_folders(folder) && atto__file_write_atomic(path, text, strlen(text))))
+    if (text && !(atto__make_folders(folder) && atto__file_write_atomic(path, text, strlen(text))))
         atto__log(dev, ATTO_LOG_WARNING, "%s cannot be written: what was tuned is lost", path);
     else if (text)
         atto__log(dev, ATTO_LOG_INFO, "tuned for %s: %s", dev->info.name, path);

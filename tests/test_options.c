@@ -12,7 +12,7 @@ static const char *const variables[] = {
     "ATTOCL_DEBUG",          "ATTOCL_PROFILE",       "ATTOCL_THREADS", "ATTOCL_INDEX",
     "ATTOCL_MAX_WORK_GROUP", "ATTOCL_LOCAL_BYTES",   "ATTOCL_MEMORY",  "ATTOCL_CPU",
     "ATTOCL_CACHE_DIR",      "ATTOCL_KERNEL_DIR",    "ATTOCL_DEVICE",  "ATTOCL_TUNE",
-    "ATTOCL_CLBLAST",
+    "ATTOCL_CLBLAST",        "ATTOCL_CBLAS",
 };
 
 static int clear_environment(void **state)
@@ -55,6 +55,7 @@ static const struct value_row {
     { "ATTOCL_CPU", "avx512", FIELD(cpu_level), 's', 0 },
     { "ATTOCL_CACHE_DIR", "/some/where", FIELD(cache_dir), 's', 0 },
     { "ATTOCL_KERNEL_DIR", "relative dir", FIELD(kernel_dir), 's', 0 },
+    { "ATTOCL_CBLAS", "libblas.so", FIELD(cblas), 's', 0 },
     { "ATTOCL_CLBLAST", "0", FIELD(clblast), 's', 0 },
 };
 

@@ -44,8 +44,9 @@ static void tune_sizes_count_up_to_powers_of_two(void **state)
     const struct {
         int64_t a, b;
         bool same;
-    } others[] = { { 4095, 1, true },  { 2049, 1, true }, { 2048, 1, false }, { 4097, 1, false },
-                   { 4096, 0, false }, { 4096, 2, false }, { INT64_MAX, 1, false } };
+    } others[] = { { 4095, 1, true },      { 2049, 1, true },  { 2048, 1, false },
+                   { 4097, 1, false },     { 4096, 0, false }, { 4096, 2, false },
+                   { INT64_MAX, 1, false } };
     for (int i = 0; i < COUNT_OF(others); i++) {
         const atto__choice other = choice_of(others[i].a, others[i].b);
         assert_int_equal(atto__choice_key(&exact) == atto__choice_key(&other), others[i].same);
@@ -95,10 +96,10 @@ static void tune_skips_lines_that_are_none(void **state)
     (void)state;
     static const char text[] = "# a comment\n"
                                "gemm f32 8 8 8 1 5 0 0 0\n"
-                               "gemm f32 8 8 8 1 6 0 0\n"       /* a number is missing */
-                               "gemm f8 16 8 8 1 7 0 0 0\n"     /* no dtype */
-                               "game f32 16 8 8 1 7 0 0 0\n"    /* no choice */
-                               "gemm f32 16 x 8 1 7 0 0 0\n"    /* no number */
+                               "gemm f32 8 8 8 1 6 0 0\n"    /* a number is missing */
+                               "gemm f8 16 8 8 1 7 0 0 0\n"  /* no dtype */
+                               "game f32 16 8 8 1 7 0 0 0\n" /* no choice */
+                               "gemm f32 16 x 8 1 7 0 0 0\n" /* no number */
                                "gemm f32 99999999999999999999999999 8 8 1 7 0 0 0\n"
                                "\n\n   \n"
                                "gemm f32 32 8 8 1 9 0 0 0"; /* without an end */
@@ -127,17 +128,18 @@ static void tune_results_agree_within_roundings(void **state)
         bool agrees;
     } cases[] = {
         { { 1.0f, -100.0f, NAN, INFINITY }, true },
-        { { 1.001f, -100.0f, NAN, INFINITY }, true },  /* a share of the largest, 100 */
-        { { 1.0f, -99.0f, NAN, INFINITY }, false },    /* wrong by 1e-2 */
-        { { 1.0f, -100.0f, 0.0f, INFINITY }, false },  { { NAN, -100.0f, NAN, INFINITY }, false },
-        { { 1.0f, -100.0f, NAN, -INFINITY }, false },  { { 1.0f, -100.0f, NAN, 1e30f }, false },
+        { { 1.001f, -100.0f, NAN, INFINITY }, true }, /* a share of the largest, 100 */
+        { { 1.0f, -99.0f, NAN, INFINITY }, false },   /* wrong by 1e-2 */
+        { { 1.0f, -100.0f, 0.0f, INFINITY }, false },
+        { { NAN, -100.0f, NAN, INFINITY }, false },
+        { { 1.0f, -100.0f, NAN, -INFINITY }, false },
+        { { 1.0f, -100.0f, NAN, 1e30f }, false },
     };
     for (int i = 0; i < COUNT_OF(cases); i++)
         assert_int_equal(atto__results_agree(ATTO_F32, expected, cases[i].got, 4, false),
                          cases[i].agrees);
     assert_false(atto__results_agree(ATTO_F32, expected, cases[1].got, 4, true));
-    assert_false(
-        atto__results_agree(ATTO_I32, (int32_t[]){ 3 }, (int32_t[]){ 4 }, 1, false));
+    assert_false(atto__results_agree(ATTO_I32, (int32_t[]){ 3 }, (int32_t[]){ 4 }, 1, false));
 }
 
 /* ---- a backend that misbehaves ----
@@ -154,9 +156,9 @@ static void spend(double ms)
 {
     struct timespec start, now;
     clock_gettime(CLOCK_MONOTONIC, &start);
-    do
-        clock_gettime(CLOCK_MONOTONIC, &now);
-    while (1e3 * (double)(now.tv_sec - start.tv_sec) + 1e-6 * (double)(now.tv_nsec - start.tv_nsec) <
+    do clock_gettime(CLOCK_MONOTONIC, &now);
+    while (1e3 * (double)(now.tv_sec - start.tv_sec) +
+               1e-6 * (double)(now.tv_nsec - start.tv_nsec) <
            ms);
 }
 
@@ -181,8 +183,7 @@ static atto_status bad_relu(atto_device *dev, const struct atto_act_args *a,
     used[deed]++;
     if (deed == BROKEN) return atto__fail(ATTO_E_BUILD, "no such kernel");
     spend(deed == SLOW ? 0.8 : deed == FINE ? 0.4 : 0.05);
-    if (deed != LAZY)
-        write_relu(a, deed == OFF ? 1e-2 : deed == NOT_A_NUMBER ? (double)NAN : 0.0);
+    if (deed != LAZY) write_relu(a, deed == OFF ? 1e-2 : deed == NOT_A_NUMBER ? (double)NAN : 0.0);
     return ATTO_OK;
 }
 
@@ -190,10 +191,9 @@ static atto_status bad_relu(atto_device *dev, const struct atto_act_args *a,
 static atto_device *open_bad(bool first_use)
 {
     atto_device *dev;
-    const atto_device_options options = { .ignore_environment = true,
-                                          .no_cache = true,
-                                          .tune_on_first_use = first_use,
-                                          .log = listen };
+    const atto_device_options options = {
+        .ignore_environment = true, .no_cache = true, .tune_on_first_use = first_use, .log = listen
+    };
     said[0] = '\0';
     memset(used, 0, sizeof used);
     MUST(atto_device_open("cpu", &options, &dev));
@@ -271,7 +271,8 @@ static void tune_refuses_wrong_and_failing_ways(void **state)
         MUST(atto_device_tune(dev, true));
         run_relu(dev);
         assert_true(used[deeds[i]] > 0);
-        assert_non_null(strstr(said, deeds[i] == BROKEN ? "0 wrong, 1 failed" : "1 wrong, 0 failed"));
+        assert_non_null(
+            strstr(said, deeds[i] == BROKEN ? "0 wrong, 1 failed" : "1 wrong, 0 failed"));
         MUST(atto_device_tune(dev, false));
         assert_int_equal(way_now(dev), FINE);
         atto_device_close(dev);
@@ -357,7 +358,8 @@ static const char *tuning_in(const char *folder)
 static atto_device *open_in(const char *folder, const char *clblast, bool first_use)
 {
     atto_device *dev;
-    const atto_device_options options = { .cache_dir = folder,
+    const atto_device_options options = { .ignore_environment = true, /* it names a folder, too */
+                                          .cache_dir = folder,
                                           .clblast = clblast,
                                           .tune_on_first_use = first_use,
                                           .no_fallback = true,
@@ -386,16 +388,25 @@ static void make(atto_device *dev, atto_shape shape, uint64_t seed, atto_tensor 
 static void run_layer(atto_device *dev, layer *out)
 {
     enum { X, W, B, Y, Z, DY, DX, DW, DB, COUNT };
-    const atto_shape shapes[COUNT] = { atto_shape2(24, 40), atto_shape2(20, 40), atto_shape1(20),
-                                       atto_shape2(24, 20), atto_shape2(24, 20), atto_shape2(24, 20),
-                                       atto_shape2(24, 40), atto_shape2(20, 40), atto_shape1(20) };
+    const atto_shape shapes[COUNT] = { atto_shape2(24, 40), atto_shape2(20, 40),
+                                       atto_shape1(20),     atto_shape2(24, 20),
+                                       atto_shape2(24, 20), atto_shape2(24, 20),
+                                       atto_shape2(24, 40), atto_shape2(20, 40),
+                                       atto_shape1(20) };
     atto_tensor t[COUNT];
     for (int i = 0; i < COUNT; i++) make(dev, shapes[i], (uint64_t)i, &t[i]);
-    struct atto_linear_args a = { .x = &t[X], .w = &t[W], .b = &t[B], .y = &t[Y], .z = &t[Z],
-                                  .act = atto_gelu() };
+    struct atto_linear_args a = {
+        .x = &t[X], .w = &t[W], .b = &t[B], .y = &t[Y], .z = &t[Z], .act = atto_gelu()
+    };
     MUST(atto_linear_forward(dev, &a));
-    a = (struct atto_linear_args){ .x = &t[X], .w = &t[W], .dy = &t[DY], .dx = &t[DX],
-                                   .dw = &t[DW], .db = &t[DB], .add_dx = true, .add_dw = true };
+    a = (struct atto_linear_args){ .x = &t[X],
+                                   .w = &t[W],
+                                   .dy = &t[DY],
+                                   .dx = &t[DX],
+                                   .dw = &t[DW],
+                                   .db = &t[DB],
+                                   .add_dx = true,
+                                   .add_dw = true };
     MUST(atto_linear_backward(dev, &a));
     MUST(atto_tensor_read(&t[Y], out->y));
     MUST(atto_tensor_read(&t[DX], out->dx));
@@ -478,7 +489,9 @@ static void tune_writes_no_file_without_a_cache(void **state)
     if (!has_choices()) return;
     char *folder = make_folder();
     atto_device *dev;
-    const atto_device_options options = { .cache_dir = folder, .no_cache = true };
+    const atto_device_options options = { .ignore_environment = true,
+                                          .cache_dir = folder,
+                                          .no_cache = true };
     layer out;
     MUST(atto_device_open(test_device_name(), &options, &dev));
     MUST(atto_device_tune(dev, true));

@@ -10,8 +10,10 @@
 
 static const char usage[] =
     "Usage: attocl tune [OPTION]...\n"
-    "Runs ops on a device in all the ways that the library knows, compares their results, and writes\n"
-    "down the fastest, beside the kernel cache; every later process on this device uses them. Sums are\n"
+    "Runs ops on a device in all the ways that the library knows, compares their results, and "
+    "writes\n"
+    "down the fastest, beside the kernel cache; every later process on this device uses them. Sums "
+    "are\n"
     "then rounded in another order than before: results differ in their last bits.\n\n"
     "  -d, --device NAME    as atto_device_open takes it (default: auto)\n"
     "  -f, --filter TEXT    only ops whose line of --list contains TEXT\n"
@@ -24,7 +26,9 @@ static const char usage[] =
 #define MAX_CASES 4096
 
 /* Lengths that ops on rows are measured with, beside those of the benchmarks. */
-static const int64_t lengths[] = { 64, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072 };
+static const int64_t lengths[] = {
+    64, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072
+};
 #define LENGTHS ((int32_t)(sizeof lengths / sizeof lengths[0]))
 
 static const char *const row_ops[] = { "softmax", "cross_entropy", "layer_norm", "rms_norm" };

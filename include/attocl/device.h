@@ -104,9 +104,11 @@ typedef struct atto_device_options {
                                  ~/.cache/attocl or %LOCALAPPDATA%\attocl */
     const char *kernel_dir; /**< read .cl files from here instead of the embedded ones
                                  (ATTOCL_KERNEL_DIR) */
-    const char
-        *clblast; /**< CLBlast's library, another way to multiply that tuning may choose; "0":
-                                 without it (ATTOCL_CLBLAST); default libclblast.so.1 or the like */
+    const char *cblas;      /**< CPU backend: a library with cblas_sgemm (32-bit integers), such as
+                                 libopenblas.so.0, for products in f32; NULL or "": our own, whose
+                                 bits do not depend on the number of threads (ATTOCL_CBLAS) */
+    const char *clblast;    /**< OpenCL: CLBlast's library, another way to multiply that tuning may
+                                 choose; "0": without it (ATTOCL_CLBLAST); default libclblast.so.1 */
     atto_log_fn log;
     void *log_data;
     uint64_t reserved[4]; /**< must be 0 */

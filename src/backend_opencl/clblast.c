@@ -41,10 +41,10 @@ struct atto__clblast {
 static atto__mutex one_at_a_time = ATTO_MUTEX_INIT;
 
 /* Function pointers out of data pointers, as POSIX has it. */
-#define FIND(field, name)                                                   \
-    do {                                                                    \
-        void *const found = atto__library_symbol(c->library, name);         \
-        memcpy(&c->field, &found, sizeof found);                            \
+#define FIND(field, name)                                           \
+    do {                                                            \
+        void *const found = atto__library_symbol(c->library, name); \
+        memcpy(&c->field, &found, sizeof found);                    \
     } while (0)
 
 static void open_library(const atto_device *dev, atto__clblast *c)
@@ -53,9 +53,11 @@ static void open_library(const atto_device *dev, atto__clblast *c)
 #if defined(_WIN32)
         "clblast.dll",
 #elif defined(__APPLE__)
-        "libclblast.1.dylib", "libclblast.dylib",
+        "libclblast.1.dylib",
+        "libclblast.dylib",
 #else
-        "libclblast.so.1", "libclblast.so",
+        "libclblast.so.1",
+        "libclblast.so",
 #endif
     };
     const char *chosen = dev->options.set.clblast;
@@ -151,10 +153,9 @@ static int multiply(atto_device *dev, atto__clblast *c, const product *p)
                            atto__memory(p->a), a_at, pitch_of(p->a), atto__memory(p->b), b_at,
                            pitch_of(p->b), p->beta, atto__memory(p->c), c_at, pitch_of(p->c),
                            &cl->queue, NULL, scratch);
-    return c->sgemm(ROW_MAJOR, a_transpose, b_transpose, p->m, p->n, p->k, 1.0f,
-                    atto__memory(p->a), a_at, pitch_of(p->a), atto__memory(p->b), b_at,
-                    pitch_of(p->b), p->beta, atto__memory(p->c), c_at, pitch_of(p->c), &cl->queue,
-                    NULL);
+    return c->sgemm(ROW_MAJOR, a_transpose, b_transpose, p->m, p->n, p->k, 1.0f, atto__memory(p->a),
+                    a_at, pitch_of(p->a), atto__memory(p->b), b_at, pitch_of(p->b), p->beta,
+                    atto__memory(p->c), c_at, pitch_of(p->c), &cl->queue, NULL);
 }
 
 static atto_status run_product(atto_device *dev, atto__clblast *c, const product *p)
@@ -179,7 +180,8 @@ static float entry(int64_t i, int64_t seed)
     return (float)((i * 2654435761u + seed * 40503u) >> 7 & 3) - 1.0f; /* -1, 0, 1, 2 */
 }
 
-static atto_status make_matrix(atto_device *dev, int64_t seed, atto_buffer *header, atto_tensor *out)
+static atto_status make_matrix(atto_device *dev, int64_t seed, atto_buffer *header,
+                               atto_tensor *out)
 {
     const int64_t n = TEST_LARGE * TEST_LARGE;
     float *host = atto__alloc_aligned((size_t)n * sizeof *host);
@@ -255,8 +257,8 @@ static atto_status test_library(atto_device *dev, atto__clblast *c, bool *right)
     const int32_t scratch = dev->scratch_count;
     for (int32_t i = 0; *right && i < 4 * 64 + 4; i++) {
         const int32_t shape = i / 4;
-        product p = { TEST_LARGE, TEST_LARGE - 2, TEST_LARGE - 1, i & 1, (i >> 1) & 1, NULL, NULL,
-                      NULL, (float)(shape & 1) };
+        product p = { TEST_LARGE, TEST_LARGE - 2, TEST_LARGE - 1,    i & 1, (i >> 1) & 1, NULL,
+                      NULL,       NULL,           (float)(shape & 1) };
         if (shape < 64)
             p.m = sizes[shape & 3], p.n = sizes[shape >> 2 & 3], p.k = sizes[shape >> 4];
         ATTO_TRY(test_product(dev, c, p, matrices, right));
@@ -306,10 +308,9 @@ atto_status atto__clblast_run(atto_device *dev, const atto__gemm *g)
 {
     atto__clblast *c = clblast_of(dev);
     ATTO_TRY(ensure_tested(dev, c));
-    const product p = {
-        (size_t)g->m, (size_t)g->n,     (size_t)g->k, g->a_transposed, !g->b_transposed, g->a, g->b,
-        g->out,       g->add ? 1.0f : 0.0f
-    };
+    const product p = { (size_t)g->m,        (size_t)g->n, (size_t)g->k, g->a_transposed,
+                        !g->b_transposed,    g->a,         g->b,         g->out,
+                        g->add ? 1.0f : 0.0f };
     if (ends_plain(g)) return run_product(dev, c, &p);
     atto_buffer header;
     atto_tensor sums;
