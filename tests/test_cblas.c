@@ -53,8 +53,12 @@ static void run_layer(atto_device *dev, atto_dtype dtype, double (*out)[M * N])
         .x = &t[X].view, .w = &t[W].view, .b = &t[B].view, .y = &t[Y].view, .act = atto_relu()
     };
     MUST(atto_linear_forward(dev, &a));
-    a = (struct atto_linear_args){ .x = &t[X].view, .w = &t[W].view, .dy = &t[DY].view,
-                                   .dx = &t[DX].view, .dw = &t[DW].view, .add_dx = true,
+    a = (struct atto_linear_args){ .x = &t[X].view,
+                                   .w = &t[W].view,
+                                   .dy = &t[DY].view,
+                                   .dx = &t[DX].view,
+                                   .dw = &t[DW].view,
+                                   .add_dx = true,
                                    .add_dw = true };
     MUST(atto_linear_backward(dev, &a));
     for (int i = 0; i < COUNT; i++) {

@@ -107,12 +107,14 @@ static const atto__gemm_tile *choose_gpu_tile(const atto_device *dev, const atto
     return last;
 }
 
-/* A CPU runs work-groups one after another in vectors of work-items; there small tiles do. */
+/* A CPU runs work-groups one after another in vectors of work-items. With PoCL on two Zen 5 cores products of 256^3
+ * take 8 times as long with tiles of 32 x 32. */
 static const atto__gemm_tile *choose_cpu_tile(const atto_device *dev)
 {
-    const atto__gemm_tile *tile = tile_named("32x32");
-    if (!tile_fits(dev, tile)) tile = tile_named("8x32");
-    return tile_fits(dev, tile) ? tile : NULL;
+    static const char *const names[] = { "64x64", "32x32", "8x32" };
+    for (int32_t i = 0; i < 3; i++)
+        if (tile_fits(dev, tile_named(names[i]))) return tile_named(names[i]);
+    return NULL;
 }
 
 static const atto__gemm_tile *choose_tile(const atto_device *dev, const atto__gemm *g)
