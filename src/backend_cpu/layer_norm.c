@@ -48,7 +48,7 @@ static void forward_rows(const void *job_, int64_t begin, int64_t end)
         write_row(x, row_at(n->y, r, n->cols), n->cols, &m, j->w, j->b, r + 1 < n->rows,
                   j->streams);
     }
-    if (j->streams) vec_stream_end();
+    if (j->streams) end_stream();
 }
 
 /* w or b as floats: in place, converted, or constant. Scratch of cols floats. */
@@ -118,7 +118,7 @@ static void backward_slabs(const void *job_, int64_t begin, int64_t end)
             if (n->dx) write_row_grad(&g, sums, row_at(n->dx, r, n->cols), n->add_dx, j->streams);
         }
     }
-    if (j->streams) vec_stream_end();
+    if (j->streams) end_stream();
 }
 
 /* One parameter's gradient: slabs' sums in order. */

@@ -406,11 +406,6 @@ static void next_taps(const job *j, int64_t b, int64_t c, atto__pool_span h, att
         }
 }
 
-ATTO_INLINE vec choose(vec_u32 mask, vec a, vec b)
-{
-    return (vec)((mask & (vec_u32)a) | (~mask & (vec_u32)b));
-}
-
 /* VEC_LANES channels over all taps; those of one dtype are one loop. */
 ATTO_INLINE void fold_lanes(const taps *t, const void *x, int32_t i, atto_dtype dtype, bool is_max,
                             float *acc, int32_t *at)
@@ -426,7 +421,7 @@ ATTO_INLINE void fold_lanes(const taps *t, const void *x, int32_t i, atto_dtype 
         }
         const vec_u32 takes = (vec_u32)(v > best) | (vec_u32)(v != v);
         const vec_u32 position = (where & 0u) + (uint32_t)t->position[k];
-        best = choose(takes, v, best);
+        best = vec_choose(takes, v, best);
         where = (takes & position) | (~takes & where);
     }
     vec_store(acc + i, best);

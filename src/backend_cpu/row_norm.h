@@ -8,15 +8,10 @@
 
 #include <math.h>
 
-#include "backend_cpu/loops.h"
-#include "backend_cpu/vec.h"
+#include "backend_cpu/stream.h"
 
 #define ROW_SUMS 4
 #define ROW_STEP (ROW_SUMS * VEC_LANES)
-
-/* Results of more bytes than a cache keeps go past it: whoever reads them next finds them in memory
- * anyway, and a line need not be read before it is written. */
-#define STREAM_ABOVE (16 << 20)
 
 typedef struct row_of {
     void *memory;
@@ -32,36 +27,10 @@ static inline row_of row_at(const atto_tensor *t, int64_t r, int64_t cols)
     return (row_of){ memory + at * (int64_t)atto_dtype_size(t->dtype), t->dtype };
 }
 
-static inline bool streams_to(const atto_tensor *t)
-{
-    return t->dtype == ATTO_F32 && atto_tensor_numel(t) * 4 > STREAM_ABOVE;
-}
-
 /* Whether vectors of the row may be streamed: their addresses are multiples of their size. */
 static inline bool is_aligned(const void *memory)
 {
     return (uintptr_t)memory % sizeof(vec) == 0;
-}
-
-ATTO_INLINE void vec_stream(float *to, vec v)
-{
-#if defined(__AVX512F__)
-    _mm512_stream_ps(to, (__m512)v);
-#elif defined(__AVX2__)
-    _mm256_stream_ps(to, (__m256)v);
-#elif defined(__SSE2__)
-    _mm_stream_ps(to, (__m128)v);
-#else
-    vec_store(to, v);
-#endif
-}
-
-/* Streamed results are there for whoever sees that the caller's unit is done. */
-ATTO_INLINE void vec_stream_end(void)
-{
-#if defined(__SSE2__)
-    _mm_sfence();
-#endif
 }
 
 /* ---- moments ---- */

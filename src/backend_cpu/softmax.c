@@ -442,7 +442,7 @@ static int32_t width_for(int64_t size)
 
 static job job_of(const struct atto_softmax_args *a)
 {
-    job j = { a, atto__axis_of(a->y, a->dim), 0, 1, streams(a->y) };
+    job j = { a, atto__axis_of(a->y, a->dim), 0, 1, streams_to(a->y) };
     if (j.axis.step == 1) return j;
     j.width = width_for(j.axis.size);
     j.per_outer = (j.axis.step + j.width - 1) / j.width;

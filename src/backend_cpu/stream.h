@@ -10,7 +10,7 @@
 /* Outputs of so many bytes are streamed; smaller ones may be wanted in the cache. */
 #define ATTO_STREAM_FROM ((int64_t)16 << 20)
 
-static inline bool streams(const atto_tensor *t)
+static inline bool streams_to(const atto_tensor *t)
 {
     return t->dtype == ATTO_F32 && atto_tensor_numel(t) >= ATTO_STREAM_FROM / 4;
 }
