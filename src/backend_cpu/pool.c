@@ -153,15 +153,18 @@ static void divide_all(float *v, float divisor, int32_t n)
     for (int32_t i = 0; i < n; i++) v[i] /= divisor;
 }
 
+/* Where positions go before store_positions: the tensor itself where they are as wide, else buffer. */
+static int32_t *position_target(span to, int32_t *buffer)
+{
+    return to.dtype == ATTO_I32 ? to.first : buffer;
+}
+
 static void store_positions(const int32_t *at, span to)
 {
-    if (to.dtype == ATTO_I32) {
-        memcpy(to.first, at, (size_t)to.n * sizeof *at);
-    } else {
-        int64_t *wide = to.first;
-        ATTO_SIMD
-        for (int32_t i = 0; i < to.n; i++) wide[i] = at[i];
-    }
+    if (to.dtype == ATTO_I32) return;
+    int64_t *wide = to.first;
+    ATTO_SIMD
+    for (int32_t i = 0; i < to.n; i++) wide[i] = at[i];
 }
 
 static void store_position(int64_t at, span to)
@@ -351,14 +354,17 @@ static void divide_stretch(const job *j, const stretch *s, atto__pool_span h, fl
 
 static void forward_stretch(const job *j, const stretch *s)
 {
-    float acc[ATTO_BLOCK];
-    int32_t at[ATTO_BLOCK];
+    float buffer[ATTO_BLOCK];
+    int32_t positions[ATTO_BLOCK];
     const atto__pool_span h = atto__pool_window_of(&j->p.h, s->oh);
     const span y = span_at(j->y, s->b, s->c, s->oh, s->first, s->n);
+    float *acc = store_target(y, buffer);
     set_all(acc, j->is_max ? -INFINITY : 0.0f, s->n);
     if (j->indices) {
+        const span to = span_at(j->indices, s->b, s->c, s->oh, s->first, s->n);
+        int32_t *at = position_target(to, positions);
         fold_stretch_arg(j, s, h, acc, at);
-        store_positions(at, span_at(j->indices, s->b, s->c, s->oh, s->first, s->n));
+        store_positions(at, to);
     } else {
         fold_stretch(j, s, h, acc);
     }
@@ -395,12 +401,14 @@ static void forward_rows(const void *job_, int64_t begin, int64_t end)
 /* ---- forward along channels ---- */
 
 /* Elements of a window: where they lie in x, and their positions in the plane. */
-#define TAPS 64
+#define TAPS         64
+#define PIXELS_AHEAD 8
 typedef struct taps {
     int32_t n;
     bool first; /* of the window: results begin at start and its position */
     float start;
     int32_t start_at;
+    int64_t ahead; /* where an element lies that will be read soon */
     int64_t at[TAPS];
     int32_t position[TAPS];
 } taps;
@@ -441,7 +449,9 @@ ATTO_INLINE void fold_lanes(const taps *t, const void *x, int32_t i, atto_dtype 
         const vec_u32 position = (vec_u32){ 0 } + (uint32_t)t->position[k];
         VEC_UNROLL
         for (int32_t v = 0; v < count; v++) {
-            const vec x_v = vec_load_as(x, t->at[k] + i + v * VEC_LANES, dtype);
+            const int64_t element = t->at[k] + i + v * VEC_LANES;
+            const vec x_v = vec_load_as(x, element, dtype);
+            vec_prefetch_as(x, element + t->ahead, dtype);
             const vec_u32 takes = (vec_u32)(x_v > best[v]) | (vec_u32)(x_v != x_v);
             where[v] = (takes & position) | (~takes & where[v]);
             best[v] = is_max ? vec_choose(takes, x_v, best[v]) : best[v] + x_v;
@@ -506,6 +516,7 @@ static void forward_pixel(const job *j, int64_t b, int64_t c, atto__pool_span h,
     taps t; /* the arrays are long: only what counts is set */
     t.n = 0;
     t.first = true;
+    t.ahead = PIXELS_AHEAD * j->x->stride[3];
     t.start = j->is_max ? -INFINITY : 0.0f;
     t.start_at = is_empty ? -1 : (int32_t)(h.begin * j->p.w.in + w.begin);
     if (is_empty) fold_taps(&t, j, n, acc, at);
@@ -520,7 +531,7 @@ static void forward_channels(const void *job_, int64_t begin, int64_t end)
 {
     const job *j = job_;
     float acc[ATTO_BLOCK];
-    int32_t at[ATTO_BLOCK];
+    int32_t positions[ATTO_BLOCK];
     for (int64_t unit = begin; unit < end; unit++) {
         const int64_t oh = unit % j->p.h.out, b = unit / j->p.h.out;
         const atto__pool_span h = atto__pool_window_of(&j->p.h, oh);
@@ -531,10 +542,16 @@ static void forward_channels(const void *job_, int64_t begin, int64_t end)
                 const int32_t n = (int32_t)least(ATTO_BLOCK, j->p.channels - c);
                 const span y = span_at(j->y, b, c, oh, ow, n);
                 float *results = store_target(y, acc);
-                forward_pixel(j, b, c, h, w, results, j->indices ? at : NULL, n);
+                if (j->indices) {
+                    const span to = span_at(j->indices, b, c, oh, ow, n);
+                    int32_t *at = position_target(to, positions);
+                    forward_pixel(j, b, c, h, w, results, at, n);
+                    store_positions(at, to);
+                } else {
+                    forward_pixel(j, b, c, h, w, results, NULL, n);
+                }
                 if (!j->is_max) divide_all(results, divisor, n);
                 store_block(results, y);
-                if (j->indices) store_positions(at, span_at(j->indices, b, c, oh, ow, n));
             }
         }
     }
