@@ -29,14 +29,6 @@ ATTO_INLINE void vec_stream(float *to, vec v)
 #endif
 }
 
-/* Behind a thread's last streamed store, before others may read. */
-ATTO_INLINE void end_stream(void)
-{
-#if defined(__SSE2__)
-    _mm_sfence();
-#endif
-}
-
 /* Copies a block of results to f32 memory that nobody reads soon. */
 static inline void stream_block(const float *from, float *to, int32_t n)
 {
@@ -44,6 +36,15 @@ static inline void stream_block(const float *from, float *to, int32_t n)
     for (; i < n && (uintptr_t)(to + i) % (4 * VEC_LANES) != 0; i++) to[i] = from[i];
     for (; i + VEC_LANES <= n; i += VEC_LANES) vec_stream(to + i, vec_load(from + i));
     for (; i < n; i++) to[i] = from[i];
+}
+
+/* Results to where they belong, past the caches or not. */
+static inline void put_block(const float *values, span to, bool past_cache)
+{
+    if (past_cache)
+        stream_block(values, to.first, to.n);
+    else
+        store_block(values, to);
 }
 
 /* Asks for a block that is dense. It need not exist. */
