@@ -25,26 +25,13 @@ typedef struct loss_loops {
     loss_fn f, dx, dt;
 } loss_loops;
 
-/* A block is computed in chunks, between which the block behind it is asked for: of x and t themselves
- * where they are dense and f32, else of what stands behind the buffers. */
-#define CHUNK 64
-
-static int32_t prefetch_chunk(const float *x, const float *t, int32_t first, int32_t n)
-{
-    for (int32_t i = first; i < first + CHUNK; i += 16) {
-        vec_prefetch_as(x, i + ATTO_BLOCK, ATTO_F32);
-        vec_prefetch_as(t, i + ATTO_BLOCK, ATTO_F32);
-    }
-    return first + CHUNK < n ? first + CHUNK : n;
-}
-
 #define LOOP(loop, formula, number)                                                                \
     static void loop(const float *x, const float *t, const float *a, float g, float *y, int32_t n) \
     {                                                                                              \
         const float fixed = a[0];                                                                  \
         (void)fixed;                                                                               \
-        for (int32_t first = 0; first < n; first += CHUNK) {                                       \
-            const int32_t end = prefetch_chunk(x, t, first, n);                                    \
+        for (int32_t first = 0; first < n; first += ATTO_CHUNK) {                                  \
+            const int32_t end = ask_ahead(x, t, first, n);                                         \
             ATTO_SIMD                                                                              \
             for (int32_t i = first; i < end; i++) y[i] = g * formula(x[i], t[i], number);          \
         }                                                                                          \

@@ -54,4 +54,18 @@ static inline void prefetch_block(span s)
     for (int32_t i = 0; i < s.n; i += line) vec_prefetch_as(s.first, i, s.dtype);
 }
 
+/* Loops over a block go chunk by chunk, and between chunks ask for the block behind it. */
+#define ATTO_CHUNK 256
+
+/* Asks for a chunk of the blocks behind x and t; what stands behind a buffer does no harm. Returns the chunk's
+ * end. */
+ATTO_INLINE int32_t ask_ahead(const float *x, const float *t, int32_t first, int32_t n)
+{
+    for (int32_t i = first; i < first + ATTO_CHUNK; i += 16) {
+        vec_prefetch_as(x, i + ATTO_BLOCK, ATTO_F32);
+        vec_prefetch_as(t, i + ATTO_BLOCK, ATTO_F32);
+    }
+    return first + ATTO_CHUNK < n ? first + ATTO_CHUNK : n;
+}
+
 #endif
