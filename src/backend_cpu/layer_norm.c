@@ -13,6 +13,7 @@
 
 #include "backend_cpu/row_norm.h"
 #include "backend_cpu/rows.h"
+#include "divide.h"
 
 #define MAX_SLABS 32
 
@@ -36,17 +37,44 @@ static float number_at(const atto_tensor *t, int64_t at)
     return t ? ((const float *)atto__memory(t))[t->offset + at] : 0.0f;
 }
 
+/* ahead: the row that will be needed after some others. */
+static void write_forward(const job *j, int64_t r, const row_moments *m, int64_t ahead)
+{
+    const atto__row_norm *n = j->n;
+    const int64_t next = r + ahead < n->rows ? ahead * n->cols : 0;
+    put_number(n->mean, r, m->mean + m->rest);
+    put_number(n->rstd, r, m->rstd);
+    write_row(row_at(n->x, r, n->cols), row_at(n->y, r, n->cols), n->cols, m, j->w, j->b, next,
+              j->streams);
+}
+
+static void forward_row(const job *j, int64_t r)
+{
+    const atto__row_norm *n = j->n;
+    const row_moments m = moments_of(row_at(n->x, r, n->cols), n->cols, n->centred, n->eps);
+    write_forward(j, r, &m, 1);
+}
+
 static void forward_rows(const void *job_, int64_t begin, int64_t end)
 {
     const job *j = job_;
+    for (int64_t r = begin; r < end; r++) forward_row(j, r);
+    if (j->streams) end_stream();
+}
+
+/* Groups of VEC_LANES rows; what is left of the last one goes row by row. */
+static void forward_groups(const void *job_, int64_t begin, int64_t end)
+{
+    const job *j = job_;
     const atto__row_norm *n = j->n;
-    for (int64_t r = begin; r < end; r++) {
+    row_moments m[VEC_LANES];
+    for (int64_t r = begin * VEC_LANES; r < end * VEC_LANES; r += VEC_LANES) {
         const row_of x = row_at(n->x, r, n->cols);
-        const row_moments m = moments_of(x, n->cols, n->centred, n->eps);
-        put_number(n->mean, r, m.mean + m.rest);
-        put_number(n->rstd, r, m.rstd);
-        write_row(x, row_at(n->y, r, n->cols), n->cols, &m, j->w, j->b, r + 1 < n->rows,
-                  j->streams);
+        const bool whole = r + VEC_LANES <= n->rows;
+        for (int64_t i = r; !whole && i < n->rows; i++) forward_row(j, i);
+        if (!whole) continue;
+        ROW_BY_DTYPE(x.dtype, short_moments(x, (int32_t)n->cols, n->centred, n->eps, m, row_dtype));
+        for (int32_t i = 0; i < VEC_LANES; i++) write_forward(j, r + i, &m[i], VEC_LANES);
     }
     if (j->streams) end_stream();
 }
@@ -90,7 +118,11 @@ static atto_status norm_forward(atto_device *dev, const atto__row_norm *n)
                     .b = parameter_of(n->b, 0.0f, n->cols, scratch + n->cols),
                     .streams = streams_to(n->y) };
     dev->stats.launches++;
-    atto__parallel_for(threads_for(dev, n), n->rows, forward_rows, &j);
+    const int32_t threads = threads_for(dev, n);
+    if (is_short_row(n->cols))
+        atto__parallel_for(threads, atto__divide_up(n->rows, VEC_LANES), forward_groups, &j);
+    else
+        atto__parallel_for(threads, n->rows, forward_rows, &j);
     return ATTO_OK;
 }
 

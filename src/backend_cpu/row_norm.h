@@ -120,6 +120,58 @@ static inline row_moments moments_of(row_of x, int64_t cols, bool centred, float
     return m;
 }
 
+/* Rows of whole vectors, at most so many elements long, are taken VEC_LANES at a time: what is done once a row
+ * costs more there than the row. */
+#define ROW_SHORT 256
+
+static inline bool is_short_row(int64_t cols)
+{
+    return cols > 0 && cols <= ROW_SHORT && cols % VEC_LANES == 0;
+}
+
+/* Lane r of the result is the sum over row r's lanes. */
+ATTO_INLINE vec vec_sum_rows(vec_u32 rows[VEC_LANES])
+{
+    vec sum = { 0 };
+    vec_transpose(rows);
+    VEC_UNROLL
+    for (int32_t i = 0; i < VEC_LANES; i++) sum += (vec)rows[i];
+    return sum;
+}
+
+/* moments_of of VEC_LANES rows; all sums are those of a block, which are floats there too. */
+ATTO_INLINE void short_moments(row_of x, int32_t cols, bool centred, float eps, row_moments *out,
+                               atto_dtype dtype)
+{
+    vec_u32 sums[VEC_LANES], squares[VEC_LANES];
+    float mean[VEC_LANES] = { 0.0f };
+    vec all = { 0 };
+    for (int32_t r = 0; r < VEC_LANES && centred; r++) {
+        vec sum = { 0 };
+        for (int32_t i = 0; i < cols; i += VEC_LANES)
+            sum += vec_load_as(x.memory, r * cols + i, dtype);
+        sums[r] = (vec_u32)sum;
+    }
+    if (centred) all = vec_sum_rows(sums) / vec_all((float)cols);
+    vec_store(mean, all);
+    for (int32_t r = 0; r < VEC_LANES; r++) {
+        vec sum = { 0 }, square = { 0 };
+        for (int32_t i = 0; i < cols; i += VEC_LANES) {
+            const vec d = vec_load_as(x.memory, r * cols + i, dtype) - vec_all(mean[r]);
+            sum += d;
+            square += d * d;
+        }
+        sums[r] = (vec_u32)sum;
+        squares[r] = (vec_u32)square;
+    }
+    const vec rest = centred ? vec_sum_rows(sums) / vec_all((float)cols) : all;
+    const vec variance = vec_sum_rows(squares) / vec_all((float)cols) - rest * rest;
+    for (int32_t r = 0; r < VEC_LANES; r++) {
+        const float var = variance[r] < 0.0f ? 0.0f : variance[r]; /* NaN stays */
+        out[r] = (row_moments){ mean[r], rest[r], attop_rsqrt(var + eps) };
+    }
+}
+
 /* ---- y = (x - mean) rstd w + b ---- */
 
 ATTO_INLINE void write_block(row_of x, int64_t first, int32_t n, const row_moments *m,
@@ -154,11 +206,10 @@ static inline span block_of(row_of row, int64_t first, int64_t cols)
                    (int32_t)(left < ATTO_BLOCK ? left : ATTO_BLOCK), row.dtype };
 }
 
-/* has_next: the next row will be needed, and is asked for. */
+/* Elements that lie so far ahead will be needed, and are asked for. */
 static inline void write_row(row_of x, row_of y, int64_t cols, const row_moments *m, const float *w,
-                             const float *b, bool has_next, bool streams)
+                             const float *b, int64_t ahead, bool streams)
 {
-    const int64_t ahead = has_next ? cols : 0;
     const bool past_cache = streams && is_aligned(y.memory);
     for (int64_t first = 0; first < cols; first += ATTO_BLOCK) {
         float buffer[ATTO_BLOCK];
