@@ -128,6 +128,42 @@ static atto_status norm_forward(atto_device *dev, const atto__row_norm *n)
 
 /* ---- backward ---- */
 
+static row_grad grad_of(const job *j, int64_t r, int64_t ahead)
+{
+    const atto__row_norm *n = j->n;
+    return (row_grad){ .x = row_at(n->x, r, n->cols),
+                       .dy = row_at(n->dy, r, n->cols),
+                       .w = j->w,
+                       .mean = number_at(n->mean, r),
+                       .rstd = number_at(n->rstd, r),
+                       .cols = n->cols,
+                       .centred = n->centred,
+                       .ahead = r + ahead < n->rows ? ahead * n->cols : 0 };
+}
+
+static void write_backward(const job *j, int64_t r, const row_grad *g, row_sums sums)
+{
+    const atto__row_norm *n = j->n;
+    if (n->dx) write_row_grad(g, sums, row_at(n->dx, r, n->cols), n->add_dx, j->streams);
+}
+
+/* VEC_LANES rows from r on. */
+static void backward_group(const job *j, int64_t r, float *dw)
+{
+    const int32_t cols = (int32_t)j->n->cols;
+    row_grad g[VEC_LANES];
+    row_sums sums[VEC_LANES];
+    for (int32_t i = 0; i < VEC_LANES; i++) g[i] = grad_of(j, r + i, VEC_LANES);
+    ROW_BY_DTYPE(g[0].x.dtype, short_sums(g, cols, dw, dw ? dw + cols : NULL, sums, row_dtype));
+    for (int32_t i = 0; i < VEC_LANES; i++) write_backward(j, r + i, &g[i], sums[i]);
+}
+
+static void backward_row(const job *j, int64_t r, float *dw)
+{
+    const row_grad g = grad_of(j, r, 1);
+    write_backward(j, r, &g, sum_row(&g, dw, dw ? dw + g.cols : NULL));
+}
+
 static void backward_slabs(const void *job_, int64_t begin, int64_t end)
 {
     const job *j = job_;
@@ -136,19 +172,11 @@ static void backward_slabs(const void *job_, int64_t begin, int64_t end)
     for (int64_t s = begin; s < end; s++) {
         const int64_t last = (s + 1) * per_slab < n->rows ? (s + 1) * per_slab : n->rows;
         float *dw = j->partial ? j->partial + 2 * s * n->cols : NULL;
+        int64_t r = s * per_slab;
         for (int64_t i = 0; dw && i < 2 * n->cols; i++) dw[i] = 0.0f;
-        for (int64_t r = s * per_slab; r < last; r++) {
-            const row_grad g = { .x = row_at(n->x, r, n->cols),
-                                 .dy = row_at(n->dy, r, n->cols),
-                                 .w = j->w,
-                                 .mean = number_at(n->mean, r),
-                                 .rstd = number_at(n->rstd, r),
-                                 .cols = n->cols,
-                                 .centred = n->centred,
-                                 .has_next = r + 1 < n->rows };
-            const row_sums sums = sum_row(&g, dw, dw ? dw + n->cols : NULL);
-            if (n->dx) write_row_grad(&g, sums, row_at(n->dx, r, n->cols), n->add_dx, j->streams);
-        }
+        for (; is_short_row(n->cols) && r + VEC_LANES <= last; r += VEC_LANES)
+            backward_group(j, r, dw);
+        for (; r < last; r++) backward_row(j, r, dw);
     }
     if (j->streams) end_stream();
 }

@@ -228,7 +228,8 @@ typedef struct row_grad {
     const float *w;
     float mean, rstd;
     int64_t cols;
-    bool centred, has_next;
+    bool centred;
+    int64_t ahead; /* elements that lie so far ahead are asked for */
 } row_grad;
 
 /* Sums of g and of g n over the row, g = dy w. */
@@ -285,6 +286,31 @@ static inline row_sums sum_row(const row_grad *r, float *dw, float *db)
     return sums;
 }
 
+/* sum_row of VEC_LANES short rows. */
+ATTO_INLINE void short_sums(const row_grad *rows, int32_t cols, float *dw, float *db, row_sums *out,
+                            atto_dtype dtype)
+{
+    vec_u32 sums_g[VEC_LANES], sums_gn[VEC_LANES];
+    for (int32_t k = 0; k < VEC_LANES; k++) {
+        const row_grad *r = &rows[k];
+        const vec mean = vec_all(r->mean), rstd = vec_all(r->rstd);
+        vec sum_g = { 0 }, sum_gn = { 0 };
+        for (int32_t i = 0; i < cols; i += VEC_LANES) {
+            const vec normal = (vec_load_as(r->x.memory, i, dtype) - mean) * rstd;
+            const vec dy = vec_load_as(r->dy.memory, i, dtype), g = dy * vec_load(r->w + i);
+            sum_g += g;
+            sum_gn += g * normal;
+            if (!dw) continue;
+            vec_store(dw + i, vec_load(dw + i) + dy * normal);
+            vec_store(db + i, vec_load(db + i) + dy);
+        }
+        sums_g[k] = (vec_u32)sum_g;
+        sums_gn[k] = (vec_u32)sum_gn;
+    }
+    const vec g = vec_sum_rows(sums_g), gn = vec_sum_rows(sums_gn);
+    for (int32_t k = 0; k < VEC_LANES; k++) out[k] = (row_sums){ (double)g[k], (double)gn[k] };
+}
+
 /* dx = rstd (g - mean_g - n mean_gn) */
 ATTO_INLINE void write_grad_block(const row_grad *r, int64_t first, int32_t n, float mean_g,
                                   float mean_gn, float *to, int64_t ahead, bool streams,
@@ -319,7 +345,6 @@ ATTO_INLINE void write_grad_block(const row_grad *r, int64_t first, int32_t n, f
 static inline void write_row_grad(const row_grad *r, row_sums sums, row_of dx, bool add,
                                   bool streams)
 {
-    const int64_t ahead = r->has_next ? r->cols : 0;
     const float mean_g = r->centred ? (float)(sums.g / (double)r->cols) : 0.0f;
     const float mean_gn = (float)(sums.gn / (double)r->cols);
     const bool past_cache = streams && is_aligned(dx.memory);
@@ -327,7 +352,7 @@ static inline void write_row_grad(const row_grad *r, row_sums sums, row_of dx, b
         float buffer[ATTO_BLOCK], old[ATTO_BLOCK];
         const span s = block_of(dx, first, r->cols);
         float *to = add ? buffer : store_target(s, buffer);
-        ROW_BY_DTYPE(r->x.dtype, write_grad_block(r, first, s.n, mean_g, mean_gn, to, ahead,
+        ROW_BY_DTYPE(r->x.dtype, write_grad_block(r, first, s.n, mean_g, mean_gn, to, r->ahead,
                                                   past_cache, row_dtype));
         if (add) accumulate_block(to, s, old);
         store_block(to, s);
