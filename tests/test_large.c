@@ -56,7 +56,8 @@ static void make(scene *s)
 
 static void drop(scene *s)
 {
-    atto_tensor *all[] = { &s->x, &s->other, &s->out, &s->mean, &s->rstd, &s->labels, &s->d, &s->w, &s->var };
+    atto_tensor *all[] = { &s->x,      &s->other, &s->out, &s->mean, &s->rstd,
+                           &s->labels, &s->d,     &s->w,   &s->var };
     for (int i = 0; i < COUNT_OF(all); i++) atto_tensor_free(all[i]);
 }
 
@@ -64,7 +65,9 @@ static scene half_of(const scene *s, int half)
 {
     const int64_t begin = half * (ROWS / 2), end = begin + ROWS / 2;
     scene h = *s;
-    const atto_tensor *from[] = { &s->x, &s->other, &s->out, &s->mean, &s->rstd, &s->labels, &s->d };
+    const atto_tensor *from[] = {
+        &s->x, &s->other, &s->out, &s->mean, &s->rstd, &s->labels, &s->d
+    };
     atto_tensor *to[] = { &h.x, &h.other, &h.out, &h.mean, &h.rstd, &h.labels, &h.d };
     for (int i = 0; i < COUNT_OF(to); i++)
         MUST(atto_tensor_slice(from[i], 0, begin, end, 1, to[i]));
@@ -157,11 +160,9 @@ static void layer_norm_backward(const scene *s)
 /* With statistics that are given: then elements do not depend on others. */
 static void batch_norm_rows(const scene *s)
 {
-    const struct atto_batch_norm_args a = { .x = &s->x,
-                                            .running_mean = &s->w,
-                                            .running_var = &s->var,
-                                            .y = &s->out,
-                                            .eps = 1e-5f };
+    const struct atto_batch_norm_args a = {
+        .x = &s->x, .running_mean = &s->w, .running_var = &s->var, .y = &s->out, .eps = 1e-5f
+    };
     MUST(atto_batch_norm_forward(test_dev, &a));
 }
 
@@ -225,11 +226,11 @@ static void pool_backward(const scene *s)
     MUST(atto_avg_pool_backward(test_dev, &a));
 }
 
-#define TEST(op)                       \
+#define TEST(op)                         \
     static void large_##op(void **state) \
-    {                                  \
-        (void)state;                   \
-        check(op);                     \
+    {                                    \
+        (void)state;                     \
+        check(op);                       \
     }
 TEST(softmax_forward)
 TEST(softmax_backward)
@@ -246,16 +247,11 @@ TEST(pool_backward)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(large_softmax_forward),
-        cmocka_unit_test(large_softmax_backward),
-        cmocka_unit_test(large_softmax_columns),
-        cmocka_unit_test(large_layer_norm_forward),
-        cmocka_unit_test(large_layer_norm_backward),
-        cmocka_unit_test(large_batch_norm_rows),
-        cmocka_unit_test(large_batch_norm_images),
-        cmocka_unit_test(large_loss_forward),
-        cmocka_unit_test(large_loss_backward),
-        cmocka_unit_test(large_cross_entropy_backward),
+        cmocka_unit_test(large_softmax_forward),     cmocka_unit_test(large_softmax_backward),
+        cmocka_unit_test(large_softmax_columns),     cmocka_unit_test(large_layer_norm_forward),
+        cmocka_unit_test(large_layer_norm_backward), cmocka_unit_test(large_batch_norm_rows),
+        cmocka_unit_test(large_batch_norm_images),   cmocka_unit_test(large_loss_forward),
+        cmocka_unit_test(large_loss_backward),       cmocka_unit_test(large_cross_entropy_backward),
         cmocka_unit_test(large_pool_backward),
     };
     return test_main("large", tests, sizeof tests / sizeof tests[0]);
