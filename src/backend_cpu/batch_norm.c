@@ -622,35 +622,39 @@ ATTO_INLINE void dx_by(const job *j, const block *k, int32_t r, const float *nor
                  ((w[i * step] * dz[i] - mean_dz[i * step]) - normal[i] * mean_dzn[i * step]);
 }
 
-/* Row r of the block where it needs no buffer: dx alone, aligned to vectors of which it is whole. */
-static bool streams_row(const job *j, const block *k)
+/* Whether rows of the block need no buffer: dx alone, of whole vectors. */
+static bool is_dx_straight(const job *j, const block *k)
 {
     const struct atto_batch_norm_args *a = j->a;
-    return is_straight(j, k) && j->streams && a->dx && !a->add_dx && !a->dresidual &&
-           k->n % VEC_LANES == 0 && is_aligned(floats_at(a->dx, k->at));
+    return is_straight(j, k) && a->dx && !a->add_dx && !a->dresidual && k->n % VEC_LANES == 0;
 }
 
-static void stream_dx(const job *j, const block *k, int32_t r)
+static void write_straight(const job *j, const block *k, int32_t r)
 {
     const int64_t at = k->at + (int64_t)r * k->n, ahead = k->next - k->at;
     const float *x = floats_at(j->a->x, at), *dy = floats_at(j->a->dy, at);
     float *dx = floats_of(j->a->dx) + at;
+    const bool past_cache = j->streams && is_aligned(dx);
     for (int32_t i = 0; i < k->n; i += VEC_LANES) {
         vec_prefetch_as(x, i + ahead, ATTO_F32);
         vec_prefetch_as(dy, i + ahead, ATTO_F32);
         const vec g = vec_load(j->w + k->param + i) * vec_load(dy + i);
         const vec mean_dz = vec_load(j->mean_dz + k->stat + i);
         const vec mean_dzn = vec_load(j->mean_dzn + k->stat + i);
-        vec_stream(dx + i, vec_load(j->rstd + k->stat + i) *
-                               ((g - mean_dz) - normal_at(j, k, x, i) * mean_dzn));
+        const vec v =
+            vec_load(j->rstd + k->stat + i) * ((g - mean_dz) - normal_at(j, k, x, i) * mean_dzn);
+        if (past_cache)
+            vec_stream(dx + i, v);
+        else
+            vec_store(dx + i, v);
     }
 }
 
 static void write_dx(const job *j, const block *k, void *state)
 {
     (void)state;
-    for (int32_t r = 0; r < k->rows && streams_row(j, k); r++) stream_dx(j, k, r);
-    if (streams_row(j, k)) return;
+    for (int32_t r = 0; r < k->rows && is_dx_straight(j, k); r++) write_straight(j, k, r);
+    if (is_dx_straight(j, k)) return;
     float normal[ATTO_BLOCK], buffer[ATTO_BLOCK], out[ATTO_BLOCK];
     const float *dz = gradient(j, k, normal, buffer);
     if (j->a->dx) {
