@@ -285,11 +285,10 @@ static int32_t run_cases(const run *u, const bench_case *cases, int32_t n, outco
 /* The peers that --compare names; TOOL_FAILED after a message. */
 static int start_peers(run *u)
 {
-    const char *versions = "";
     if (!u->r->compares) return TOOL_OK;
-    u->peers = peer_start(&u->r->peers, u->b, &versions);
+    u->peers = peer_start(&u->r->peers, u->b);
     if (!u->peers) return TOOL_FAILED;
-    if (u->how == STYLE_TABLE) printf("beside %s\n", versions);
+    if (u->how == STYLE_TABLE) printf("beside %s\n", peer_versions(u->peers));
     return TOOL_OK;
 }
 
