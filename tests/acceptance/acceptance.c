@@ -53,8 +53,8 @@ static const atto_dtype dtypes[] = { ATTO_F32, ATTO_F16, ATTO_BF16 };
 
 /* Small ones: a row, one element, rows, a column, sequences, images. */
 static const atto_shape small[] = {
-    { 1, { 96 } },         { 1, { 1 } },           { 2, { 4, 50 } },       { 2, { 12, 1 } },
-    { 3, { 2, 12, 14 } },  { 3, { 3, 5, 8 } },     { 4, { 2, 4, 5, 6 } },
+    { 1, { 96 } },        { 1, { 1 } },       { 2, { 4, 50 } },      { 2, { 12, 1 } },
+    { 3, { 2, 12, 14 } }, { 3, { 3, 5, 8 } }, { 4, { 2, 4, 5, 6 } },
 };
 
 /* Those of attorch's tests. */
@@ -102,8 +102,8 @@ static void shape_text(const atto_shape *shape, char *text, size_t bytes)
 {
     size_t used = 0;
     for (int32_t d = 0; d < shape->rank && used < bytes; d++)
-        used += (size_t)snprintf(text + used, bytes - used, "%s%" PRId64, d ? "x" : "",
-                                 shape->dim[d]);
+        used +=
+            (size_t)snprintf(text + used, bytes - used, "%s%" PRId64, d ? "x" : "", shape->dim[d]);
 }
 
 static void line_of(const grid_case *c, char text[2 * GRID_TEXT])
@@ -358,9 +358,10 @@ static bool start_peer(grid_run *g)
 /* The folder is empty but for the last case's outputs. */
 static void remove_folder(grid_run *g)
 {
-    static const char *const outputs[] = { "y",       "z",       "dx",        "dw",
-                                           "db",      "loss",    "dtarget",   "dresidual",
-                                           "indices", "running_mean", "running_var" };
+    static const char *const outputs[] = {
+        "y",       "z",         "dx",      "dw",           "db",         "loss",
+        "dtarget", "dresidual", "indices", "running_mean", "running_var"
+    };
     char path[128];
     if (!g->folder[0]) return;
     for (int i = 0; i < COUNT_OF(outputs); i++) {
@@ -394,10 +395,14 @@ static bool run_device(grid_run *g, const char *device)
 /* ---- the program ---- */
 
 static const struct option options[] = {
-    { "quick", no_argument, NULL, 'q' },       { "reference", required_argument, NULL, 'r' },
-    { "device", required_argument, NULL, 'd' }, { "python", required_argument, NULL, 'p' },
-    { "filter", required_argument, NULL, 'f' }, { "every", required_argument, NULL, 'e' },
-    { "json", required_argument, NULL, 'j' },   { "tamper", no_argument, NULL, 't' },
+    { "quick", no_argument, NULL, 'q' },
+    { "reference", required_argument, NULL, 'r' },
+    { "device", required_argument, NULL, 'd' },
+    { "python", required_argument, NULL, 'p' },
+    { "filter", required_argument, NULL, 'f' },
+    { "every", required_argument, NULL, 'e' },
+    { "json", required_argument, NULL, 'j' },
+    { "tamper", no_argument, NULL, 't' },
     { NULL, 0, NULL, 0 },
 };
 

@@ -99,7 +99,8 @@ static void answer_pointwise(grid_scene *s)
     const grid_case *c = grid_case_of(s);
     const bool none = reduction_of(c) == ATTO_REDUCTION_NONE;
     const int64_t n = grid_product(c->shape, 0, c->shape.rank), losses = none ? n : 1;
-    const double *x = grid_held(s, "x"), *t = grid_held(s, "target"), *dloss = grid_held(s, "dloss");
+    const double *x = grid_held(s, "x"), *t = grid_held(s, "target"),
+                 *dloss = grid_held(s, "dloss");
     const double *weight = grid_held(s, "weight"), *pos = grid_held(s, "pos_weight");
     double *loss = grid_want(s, "loss", losses), *terms = grid_terms(s, "loss", losses);
     double *grad[] = { grid_want(s, "dx", n), grid_want(s, "dtarget", n) };
@@ -164,8 +165,7 @@ static void build_nll_loss(grid_scene *s)
     const int64_t classes = c->shape.dim[1];
     grid_input(s, "x", c->dtype, c->shape, GRID_NORMAL, 1);
     grid_labels(s, "target", positions_of(c), classes, 2);
-    if (has(c, "weight"))
-        grid_input(s, "weight", ATTO_F32, atto_shape1(classes), GRID_POSITIVE, 3);
+    if (has(c, "weight")) grid_input(s, "weight", ATTO_F32, atto_shape1(classes), GRID_POSITIVE, 3);
     build_loss(s, positions_of(c));
     grid_output(s, "total", ATTO_F32, atto_shape0(), GRID_FORWARD, false);
     grid_output(s, "dx", c->dtype, c->shape, GRID_BACKWARD, true);
@@ -206,8 +206,8 @@ static void answer_nll_loss(grid_scene *s)
                                   .has_ignore = has(c, "ignore"),
                                   .ignore = IGNORED,
                                   .dloss = grid_held(s, "dloss") };
-    oracle_nll_answer a = { .each = none ? grid_want(s, "loss", positions)
-                                         : grid_array(s, positions),
+    oracle_nll_answer a = { .each =
+                                none ? grid_want(s, "loss", positions) : grid_array(s, positions),
                             .dx = grid_want(s, "dx", numel) };
     oracle_nll_loss(&question, &a);
     if (!none) grid_want(s, "loss", 1)[0] = a.loss, grid_terms(s, "loss", 1)[0] = a.loss_terms;
@@ -220,7 +220,9 @@ const grid_family grid_nll_loss = {
     .name = "nll_loss",
     .least_rank = 2,
     .most_rank = 4,
-    .options = { { "reduction", 3, { 0 }, grid_reduction_text }, YES_NO("weight"), YES_NO("ignore") },
+    .options = { { "reduction", 3, { 0 }, grid_reduction_text },
+                 YES_NO("weight"),
+                 YES_NO("ignore") },
     .build = build_nll_loss,
     .call = call_nll_loss,
     .answer = answer_nll_loss,
@@ -243,8 +245,7 @@ static void build_cross_entropy(grid_scene *s)
         grid_input(s, "target", ATTO_F32, c->shape, GRID_SHARE, 2);
     else
         grid_labels(s, "target", positions_of(c), classes, 2);
-    if (has(c, "weight"))
-        grid_input(s, "weight", ATTO_F32, atto_shape1(classes), GRID_POSITIVE, 3);
+    if (has(c, "weight")) grid_input(s, "weight", ATTO_F32, atto_shape1(classes), GRID_POSITIVE, 3);
     build_loss(s, positions_of(c));
     grid_output(s, "lse", ATTO_F32, positions_of(c), GRID_FORWARD, false);
     grid_output(s, "total", ATTO_F32, atto_shape0(), GRID_FORWARD, false);

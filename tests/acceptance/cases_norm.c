@@ -42,7 +42,8 @@ static void build_rows(grid_scene *s, bool centred)
     const int32_t last = c->shape.rank - 1;
     const atto_shape rows = atto_shape_of(last, c->shape.dim);
     build_images(s);
-    build_parameters(s, atto_shape1(c->shape.dim[last]), has(c, "weight"), centred && has(c, "bias"));
+    build_parameters(s, atto_shape1(c->shape.dim[last]), has(c, "weight"),
+                     centred && has(c, "bias"));
     if (centred) grid_output(s, "mean", ATTO_F32, rows, GRID_FORWARD, false);
     grid_output(s, "rstd", ATTO_F32, rows, GRID_FORWARD, false);
 }
@@ -143,13 +144,13 @@ static void answer_rms_norm(grid_scene *s)
     answer_rows(s, false);
 }
 
-#define EPS                                       \
-    {                                             \
-        "eps", 2, { 1e-5, 1e-6 }, NULL            \
+#define EPS                            \
+    {                                  \
+        "eps", 2, { 1e-5, 1e-6 }, NULL \
     }
-#define YES_NO(name)              \
-    {                             \
-        name, 2, { 0, 1 }, NULL   \
+#define YES_NO(name)            \
+    {                           \
+        name, 2, { 0, 1 }, NULL \
     }
 #define TOLERANCE .rtol = 1e-3, .grad_rtol = 1e-3, .atol = 1e-3, .grad_atol = 1e-3
 
@@ -197,8 +198,7 @@ static void build_batch_norm(grid_scene *s)
     if (has(c, "track")) grid_state(s, "running_mean", channels, GRID_NORMAL, 5);
     if (has(c, "track")) grid_state(s, "running_var", channels, GRID_POSITIVE, 6);
     if (has(c, "residual")) grid_input(s, "residual", c->dtype, c->shape, GRID_NORMAL, 7);
-    if (has(c, "residual"))
-        grid_output(s, "dresidual", c->dtype, c->shape, GRID_BACKWARD, true);
+    if (has(c, "residual")) grid_output(s, "dresidual", c->dtype, c->shape, GRID_BACKWARD, true);
     grid_output(s, "mean", ATTO_F32, channels, GRID_FORWARD, false);
     grid_output(s, "rstd", ATTO_F32, channels, GRID_FORWARD, false);
 }
@@ -240,7 +240,8 @@ static void size_of_mean(grid_scene *s, const oracle_batch_norm *q)
     const double share = q->training ? 1.0 / (double)(q->n * q->size) : 0.0;
     for (int64_t i = 0; i < q->n * q->channels * q->size; i++)
         terms[i / q->size % q->channels] += fabs(q->x[i]) * share;
-    for (int64_t c = 0; q->running_mean && c < q->channels; c++) terms[c] += fabs(q->running_mean[c]);
+    for (int64_t c = 0; q->running_mean && c < q->channels; c++)
+        terms[c] += fabs(q->running_mean[c]);
 }
 
 static void allow_batch_norm(grid_scene *s, int64_t n)
@@ -371,9 +372,8 @@ static void answer_group_norm(grid_scene *s)
                                          .dy = grid_held(s, "dy"),
                                          .eps = eps_of(c) };
     const int64_t together = question.channels / question.groups * question.size;
-    oracle_row_norm_answer answer =
-        answer_arrays(s, question.n * question.channels * question.size, question.channels,
-                      question.n * question.groups);
+    oracle_row_norm_answer answer = answer_arrays(s, question.n * question.channels * question.size,
+                                                  question.channels, question.n * question.groups);
     oracle_group_norm_of(&question, &answer);
     allow_rows(s, "group_norm", "group_norm_grad", grid_depth(together),
                grid_depth(question.n * question.size));

@@ -170,8 +170,8 @@ static void answer(grid_scene *s, const oracle_pool *q)
     const int64_t outputs = q->planes * q->oh * q->ow, inputs = q->planes * q->h * q->w;
     oracle_pool_answer a = { .y = grid_want(s, "y", outputs),
                              .index = grid_want(s, "indices", outputs),
-                             .terms = q->is_max ? grid_array(s, outputs)
-                                                : grid_terms(s, "y", outputs),
+                             .terms =
+                                 q->is_max ? grid_array(s, outputs) : grid_terms(s, "y", outputs),
                              .divisor = grid_array(s, outputs),
                              .summed = grid_array(s, outputs),
                              .dx = grid_want(s, "dx", inputs),
@@ -210,10 +210,13 @@ static void answer_adaptive(grid_scene *s)
     {                           \
         name, 2, { 0, 1 }, NULL \
     }
-#define WINDOW                                                                      \
-    { "kernel", 3, { 2, 3, 4 }, NULL }, { "stride", 3, { 0, 1, 2 }, NULL },         \
-        { "padding", 3, { 0, 1, -1 }, NULL }, { "ceil", 2, { 0, 1 }, NULL }
-#define TOLERANCE                                                                 \
+#define WINDOW                                                              \
+    { "kernel", 3, { 2, 3, 4 }, NULL }, { "stride", 3, { 0, 1, 2 }, NULL }, \
+        { "padding", 3, { 0, 1, -1 }, NULL },                               \
+    {                                                                       \
+        "ceil", 2, { 0, 1 }, NULL                                           \
+    }
+#define TOLERANCE                                                                   \
     .least_rank = 3, .most_rank = 4, .rtol = 1e-3, .grad_rtol = 1e-3, .atol = 1e-2, \
     .grad_atol = 1e-2
 

@@ -214,7 +214,8 @@ static void answer_linear(grid_scene *s)
                         .z = grid_held(s, "z"),
                         .dy = grid_held(s, "dy"),
                         .act = act };
-    const int64_t pairs = sizeof(oracle_sum) / sizeof(double), roundings = oracle_act_of(act.kind)->dk;
+    const int64_t pairs = sizeof(oracle_sum) / sizeof(double),
+                  roundings = oracle_act_of(act.kind)->dk;
     oracle_sum *dz = grid_array(s, pairs * l.m * l.n), *dx = grid_array(s, pairs * l.m * l.k);
     oracle_sum *dw = grid_array(s, pairs * l.n * l.k), *db = grid_array(s, pairs * l.n);
     answer_linear_forward(s, &l);
@@ -304,7 +305,8 @@ const grid_family grid_softmax = {
     .name = "softmax",
     .least_rank = 1,
     .most_rank = 4,
-    .options = { { "kind", ATTO_SOFTMAX_COUNT, { 0 }, softmax_text }, { "dim", 2, { 0 }, dim_text } },
+    .options = { { "kind", ATTO_SOFTMAX_COUNT, { 0 }, softmax_text },
+                 { "dim", 2, { 0 }, dim_text } },
     .exists = dims_differ,
     .build = build_pair,
     .call = call_softmax,

@@ -18,9 +18,9 @@ typedef struct grid_recipe {
 
 typedef struct grid_stored {
     grid_recipe recipe;
-    atto_tensor t;         /* rank 1 */
-    double *values;        /* as stored; NULL where files are kept, for these are large */
-    char file[GRID_PATH];  /* "" where none are kept */
+    atto_tensor t;        /* rank 1 */
+    double *values;       /* as stored; NULL where files are kept, for these are large */
+    char file[GRID_PATH]; /* "" where none are kept */
 } grid_stored;
 
 /* The input of a recipe, from before or new; the store owns it. */

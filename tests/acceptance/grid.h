@@ -31,7 +31,8 @@ typedef struct grid_family {
     const char *name;
     int32_t least_rank, most_rank;
     grid_option options[GRID_OPTIONS];
-    double rtol, grad_rtol, atol, grad_atol; /* of the comparison with PyTorch, as attorch's tests have
+    double rtol, grad_rtol, atol,
+        grad_atol; /* of the comparison with PyTorch, as attorch's tests have
                                                 them; at least those of the dtype */
     /* NULL, or whether the options and the shape mean something together. */
     bool (*exists)(const grid_case *c);
@@ -43,10 +44,11 @@ typedef struct grid_family {
 } grid_family;
 
 /* X(name): families, in the order in which they run; cases_*.c define grid_<name>. */
-#define GRID_FAMILIES(X)                                                                           \
-    X(act)                                                                                         \
-    X(dropout) X(linear) X(softmax) X(glu) X(layer_norm) X(rms_norm) X(batch_norm) X(group_norm)   \
-    X(loss) X(nll_loss) X(cross_entropy) X(avg_pool) X(max_pool) X(adaptive_pool)
+#define GRID_FAMILIES(X)                                                                      \
+    X(act)                                                                                    \
+    X(dropout)                                                                                \
+    X(linear) X(softmax) X(glu) X(layer_norm) X(rms_norm) X(batch_norm) X(group_norm) X(loss) \
+        X(nll_loss) X(cross_entropy) X(avg_pool) X(max_pool) X(adaptive_pool)
 #define X(name) extern const grid_family grid_##name;
 GRID_FAMILIES(X)
 #undef X
@@ -54,7 +56,7 @@ GRID_FAMILIES(X)
 struct grid_case {
     const grid_family *family;
     atto_dtype dtype;
-    atto_shape shape;             /* of x */
+    atto_shape shape;            /* of x */
     double option[GRID_OPTIONS]; /* in the order of the family's */
 };
 
@@ -85,8 +87,8 @@ void grid_labels(grid_scene *s, const char *name, atto_shape shape, int64_t clas
 
 /* What a direction writes; starts as NaN. judged: it is compared. */
 typedef enum grid_pass { GRID_FORWARD, GRID_BACKWARD } grid_pass;
-void grid_output(grid_scene *s, const char *name, atto_dtype dtype, atto_shape shape, grid_pass pass,
-                 bool judged);
+void grid_output(grid_scene *s, const char *name, atto_dtype dtype, atto_shape shape,
+                 grid_pass pass, bool judged);
 
 /* Read and written by forward: starts as such an input, is compared after forward. */
 void grid_state(grid_scene *s, const char *name, atto_shape shape, grid_draw draw, uint64_t seed);

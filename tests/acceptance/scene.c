@@ -18,7 +18,7 @@ typedef struct member {
     grid_pass pass; /* that writes it */
     bool judged;
     atto_tensor t;
-    const double *held;            /* what it holds, once asked for */
+    const double *held; /* what it holds, once asked for */
     double *want, *terms, *extra, *allowed;
     char file[GRID_PATH];
 } member;
@@ -122,8 +122,8 @@ void grid_labels(grid_scene *s, const char *name, atto_shape shape, int64_t clas
     add_input(s, name, ATTO_I64, shape, GRID_LABEL, classes, seed);
 }
 
-void grid_output(grid_scene *s, const char *name, atto_dtype dtype, atto_shape shape, grid_pass pass,
-                 bool judged)
+void grid_output(grid_scene *s, const char *name, atto_dtype dtype, atto_shape shape,
+                 grid_pass pass, bool judged)
 {
     member *m = add(s, name, OUTPUT, pass, judged);
     const bool is_float = dtype <= ATTO_BF16;
@@ -333,8 +333,7 @@ bool grid_scene_write(grid_scene *s, FILE *to, const char *device, bool fresh)
             fresh ? "true" : "false");
     write_options(&s->c, to);
     fputs(", \"tensors\": {", to);
-    for (int i = 0; i < s->count; i++)
-        fine = write_member(s, &s->members[i], to, i == 0) && fine;
+    for (int i = 0; i < s->count; i++) fine = write_member(s, &s->members[i], to, i == 0) && fine;
     fputs("}}\n", to);
     return fine;
 }
@@ -349,8 +348,7 @@ grid_verdict grid_scene_parse(const grid_scene *s, grid_pass pass, const char *a
         if (!m->judged || m->pass != pass) continue;
         snprintf(key, sizeof key, " %s ", m->name);
         const char *at = strstr(answer, key);
-        if (at &&
-            sscanf(at + strlen(key), "%lf %lf %lf", &v.error, &v.allowed, &v.share) != 3)
+        if (at && sscanf(at + strlen(key), "%lf %lf %lf", &v.error, &v.allowed, &v.share) != 3)
             v.share = (double)INFINITY;
         if (!(v.share <= worst.share)) worst = v;
     }
