@@ -131,8 +131,7 @@ static bool check_softmax(huge *h, const softmax_case *c)
             status =
                 backward ? atto_softmax_backward(h->dev, &a) : atto_softmax_forward(h->dev, &a);
         if (status != ATTO_OK) return tool_fail(c->name, status) == TOOL_OK;
-        const pattern want =
-            constant(n, backward ? 0.0 : c->y != 0.0 ? c->y : 1.0 / (double)n);
+        const pattern want = constant(n, backward ? 0.0 : c->y != 0.0 ? c->y : 1.0 / (double)n);
         begin(c->name, backward == 1);
         ok = verdict(expect_pattern(h, backward ? &h->x : &h->out, &want)) && ok;
     }
@@ -175,8 +174,14 @@ static bool check_layer_norm(huge *h)
     const atto_shape shape = atto_shape2(rows, PARTS), columns = atto_shape1(PARTS);
     const atto_tensor x = view(&h->x, shape), dy = view(&h->dy, shape), out = view(&h->out, shape);
     small s = { { 0 }, { 0 }, { 0 }, { 0 } };
-    const struct atto_layer_norm_args a = { .x = &x,     .y = &out,   .mean = &s.a, .rstd = &s.b,
-                                            .dy = &dy,   .dx = &out,  .dw = &s.c,   .db = &s.d,
+    const struct atto_layer_norm_args a = { .x = &x,
+                                            .y = &out,
+                                            .mean = &s.a,
+                                            .rstd = &s.b,
+                                            .dy = &dy,
+                                            .dx = &out,
+                                            .dw = &s.c,
+                                            .db = &s.d,
                                             .dims = 1 };
     bool ok = true;
     atto_status status = atto_tensor_alloc(h->dev, ATTO_F32, atto_shape1(rows), &s.a);
@@ -202,8 +207,14 @@ static bool check_batch_norm(huge *h)
     const atto_shape shape = atto_shape3(PARTS, 2, size), channels = atto_shape1(2);
     const atto_tensor x = view(&h->x, shape), dy = view(&h->dy, shape), out = view(&h->out, shape);
     small s = { { 0 }, { 0 }, { 0 }, { 0 } };
-    const struct atto_batch_norm_args a = { .x = &x,    .y = &out,  .mean = &s.a, .rstd = &s.b,
-                                            .dy = &dy,  .dx = &out, .dw = &s.c,   .db = &s.d,
+    const struct atto_batch_norm_args a = { .x = &x,
+                                            .y = &out,
+                                            .mean = &s.a,
+                                            .rstd = &s.b,
+                                            .dy = &dy,
+                                            .dx = &out,
+                                            .dw = &s.c,
+                                            .db = &s.d,
                                             .training = true };
     atto_tensor *const tensors[] = { &s.a, &s.b, &s.c, &s.d };
     bool ok = true;
@@ -223,8 +234,7 @@ static bool check_batch_norm(huge *h)
 /* ---- losses: sums over all positions, gradients for the upstream gradient 1 ---- */
 
 /* A loss of everything. */
-static bool expect_loss(const char *name, atto_status status, const atto_tensor *loss,
-                        double want)
+static bool expect_loss(const char *name, atto_status status, const atto_tensor *loss, double want)
 {
     if (status != ATTO_OK) return tool_fail(name, status) == TOOL_OK;
     begin(name, false);
@@ -242,9 +252,12 @@ static bool expect_gradient(huge *h, const char *name, atto_status status, const
 /* d = 1 everywhere. */
 static bool check_pointwise(huge *h, const small *s)
 {
-    const struct atto_loss_args a = { .x = &h->x,       .target = &h->dy,
-                                      .loss = &s->a,    .dloss = &s->b,
-                                      .dx = &h->out,    .kind = ATTO_LOSS_MSE,
+    const struct atto_loss_args a = { .x = &h->x,
+                                      .target = &h->dy,
+                                      .loss = &s->a,
+                                      .dloss = &s->b,
+                                      .dx = &h->out,
+                                      .kind = ATTO_LOSS_MSE,
                                       .reduction = ATTO_REDUCTION_SUM };
     const pattern dx = constant(h->elements, 2.0);
     atto_status status = atto_tensor_fill(&h->x, 3.0);
@@ -258,9 +271,13 @@ static bool check_pointwise(huge *h, const small *s)
 /* Label 2 of four everywhere, logarithms of -1. */
 static bool check_nll(huge *h, const small *s, int64_t rows)
 {
-    const atto_tensor x = view(&h->x, atto_shape2(rows, PARTS)), out = view(&h->out, atto_shape2(rows, PARTS));
-    const struct atto_nll_loss_args a = { .x = &x,        .target = &s->c, .loss = &s->a,
-                                          .dloss = &s->b, .dx = &out,
+    const atto_tensor x = view(&h->x, atto_shape2(rows, PARTS)),
+                      out = view(&h->out, atto_shape2(rows, PARTS));
+    const struct atto_nll_loss_args a = { .x = &x,
+                                          .target = &s->c,
+                                          .loss = &s->a,
+                                          .dloss = &s->b,
+                                          .dx = &out,
                                           .reduction = ATTO_REDUCTION_SUM };
     const pattern dx = { rows * PARTS, 1, { 0, 0, -1, 0 } };
     atto_status status = atto_tensor_fill(&h->x, -1.0);
@@ -273,9 +290,13 @@ static bool check_nll(huge *h, const small *s, int64_t rows)
 /* Equal logits: the logarithm of 4 each. */
 static bool check_cross_entropy_of(huge *h, const small *s, int64_t rows)
 {
-    const atto_tensor x = view(&h->x, atto_shape2(rows, PARTS)), out = view(&h->out, atto_shape2(rows, PARTS));
-    const struct atto_cross_entropy_args a = { .x = &x,        .target = &s->c, .loss = &s->a,
-                                               .dloss = &s->b, .dx = &out,
+    const atto_tensor x = view(&h->x, atto_shape2(rows, PARTS)),
+                      out = view(&h->out, atto_shape2(rows, PARTS));
+    const struct atto_cross_entropy_args a = { .x = &x,
+                                               .target = &s->c,
+                                               .loss = &s->a,
+                                               .dloss = &s->b,
+                                               .dx = &out,
                                                .reduction = ATTO_REDUCTION_SUM };
     const pattern dx = { rows * PARTS, 1, { 0.25, 0.25, -0.75, 0.25 } };
     atto_status status = atto_cross_entropy_forward(h->dev, &a);
