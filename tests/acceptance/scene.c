@@ -268,6 +268,27 @@ grid_verdict grid_scene_judge(grid_scene *s, grid_pass pass)
     return worst;
 }
 
+/* ---- all bits ---- */
+
+/* FNV-1a. */
+static uint64_t hash_bytes(uint64_t hash, const unsigned char *data, int64_t bytes)
+{
+    for (int64_t i = 0; i < bytes; i++) hash = (hash ^ data[i]) * 0x100000001b3u;
+    return hash;
+}
+
+uint64_t grid_scene_hash(grid_scene *s, uint64_t hash)
+{
+    for (int i = 0; i < s->count; i++) {
+        int64_t bytes;
+        if (s->members[i].role == INPUT) continue;
+        unsigned char *data = read_bytes(s, &s->members[i].t, &bytes);
+        hash = hash_bytes(hash, data, bytes);
+        free(data);
+    }
+    return hash;
+}
+
 /* ---- the peer's side ---- */
 
 static bool write_file(grid_scene *s, member *m, char path[GRID_PATH])

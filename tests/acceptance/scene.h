@@ -34,6 +34,9 @@ bool grid_scene_has(const grid_scene *s, grid_pass pass);
 void grid_scene_answer(grid_scene *s);
 grid_verdict grid_scene_judge(grid_scene *s, grid_pass pass);
 
+/* Carries a hash on over every byte that came out. */
+uint64_t grid_scene_hash(grid_scene *s, uint64_t hash);
+
 /* Writes what came out into files, and the case and its tensors as a line of JSON that names all files. */
 bool grid_scene_write(grid_scene *s, FILE *to, const char *device, bool fresh);
 
