@@ -43,6 +43,6 @@ if [ "$device" = opencl ]; then
     done
     exit
 fi
-for threads in 1 2 7 7; do
-    same "$(ATTOCL_THREADS=$threads run cache --filter ' f32 ' --every 31)" "$threads threads"
+for threads in 1 2 7; do
+    same "$(ATTOCL_THREADS=$threads run cache --filter ' f32 ' --every 61)" "$threads threads"
 done

@@ -44,16 +44,16 @@ typedef struct grid_family {
 } grid_family;
 
 /* X(name): families, in the order in which they run; cases_*.c define grid_<name>. */
-#define GRID_FAMILIES(X)                                                                     \
-    X(act)                                                                                   \
-    X(dropout)                                                                               \
-    X(linear)                                                                                \
-    X(softmax)                                                                               \
-    X(glu)                                                                                   \
-    X(layer_norm)                                                                            \
-    X(rms_norm)                                                                              \
-    X(batch_norm) X(group_norm) X(loss) X(nll_loss) X(cross_entropy) X(avg_pool) X(max_pool) \
-        X(adaptive_pool)
+#define GRID_FAMILIES(X) \
+    X(act)               \
+    X(dropout)           \
+    X(linear)            \
+    X(softmax)           \
+    X(glu)               \
+    X(layer_norm)        \
+    X(rms_norm)          \
+    X(batch_norm)        \
+    X(group_norm) X(loss) X(nll_loss) X(cross_entropy) X(avg_pool) X(max_pool) X(adaptive_pool)
 #define X(name) extern const grid_family grid_##name;
 GRID_FAMILIES(X)
 #undef X
