@@ -9,7 +9,8 @@ what came out, dense and row-major. The answer is a line,
 
 with the worst element of each output: its error, what is allowed there, and the quotient. Allowed is
 atol + rtol |expected|, which the question names. On top come what no tolerance of that form covers: an
-activation's jump where its argument is a few roundings from it, and the roundings of a long sum. `- reason`
+activation's jump where its argument is a few roundings from it, the roundings of a long sum, and those of a mean that is
+taken off numbers hardly different from it. `- reason`
 instead of an answer is a failure. The first line that this writes says which versions it found.
 """
 import json
@@ -194,21 +195,48 @@ def by_channel(t, like):
     return t.reshape([1, -1] + [1] * (like.dim() - 2))
 
 
-def norm(function, placed):
-    """Of a normalisation without parameters, which come behind it: some of PyTorch's refuse one alone."""
+NORM_ROUNDINGS = 36  # of a normalised value and its gradient, as tests/tolerance.c counts them
+
+
+def mean_extra(rows, x, scale, dy, eps):
+    """What the mean's roundings do to y and dx where the deviations from it are small: they are known to a rounding
+    of the mean. rows makes matrices, a row for each mean."""
+    r, g = rows(x), rows(dy * scale)
+    mean = r.mean(1, keepdim=True)
+    rstd = torch.rsqrt(r.var(1, unbiased=False, keepdim=True) + eps)
+    n = (r - mean) * rstd
+    off = NORM_ROUNDINGS * UNIT * (1.0 + mean.abs() * rstd)
+    slope = (g * n).mean(1, keepdim=True).abs() + n.abs() * g.abs().mean(1, keepdim=True)
+    return (abs(rows(scale * torch.ones_like(x))) * off).reshape(x.shape), \
+        (rstd * off * slope).reshape(x.shape)
+
+
+def norm(function, placed, rows_of=None):
+    """Of a normalisation without parameters, which come behind it: some of PyTorch's refuse one alone. rows_of: see
+    mean_extra; None where no mean is taken off."""
     def run(c):
-        x, w, b = c.leaf("x"), c.leaf("w"), c.leaf("b")
-        y = function(x, c)
-        y = y if w is None else y * placed(w, x)
+        x, w, b, dy = c.leaf("x"), c.leaf("w"), c.leaf("b"), c.get("dy")
+        scale = 1.0 if w is None else placed(w, x)
+        y = function(x, c) * scale
         y = y if b is None else y + placed(b, x)
-        return {"y": y, **gradients(y, c.get("dy"), {"x": x, "w": w, "b": b})}
+        out = {"y": y, **gradients(y, dy, {"x": x, "w": w, "b": b})}
+        if rows_of:
+            with torch.no_grad():
+                y_extra, dx_extra = mean_extra(rows_of(c), x, scale, dy, c["eps"])
+            out.update(y=(y, y_extra), dx=(out["dx"], dx_extra))
+        return out
     return run
 
 
-layer_norm = norm(lambda x, c: F.layer_norm(x, x.shape[-1:], eps=c["eps"]), by_column)
+def groups_of(c):
+    return int(c["groups"]) or c.get("x").shape[1]
+
+
+layer_norm = norm(lambda x, c: F.layer_norm(x, x.shape[-1:], eps=c["eps"]), by_column,
+                  lambda c: lambda t: t.reshape(-1, t.shape[-1]))
 rms_norm = norm(lambda x, c: x * torch.rsqrt(x.square().mean(-1, keepdim=True) + c["eps"]), by_column)
-group_norm = norm(lambda x, c: F.group_norm(x, int(c["groups"]) or x.shape[1], eps=c["eps"]),
-                  by_channel)
+group_norm = norm(lambda x, c: F.group_norm(x, groups_of(c), eps=c["eps"]), by_channel,
+                  lambda c: lambda t: t.reshape(t.shape[0] * groups_of(c), -1))
 
 
 def batch_norm(c):
