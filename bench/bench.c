@@ -58,6 +58,7 @@ static bool selected(const bench_options *options, const bench_case *c)
         options->dtype ? BENCH_DTYPE(options->dtype) & row->dtypes : row->default_dtypes;
     char text[128];
     if ((dtypes & BENCH_DTYPE(c->dtype)) == 0) return false;
+    if (row->on_request && options->filter == NULL) return false;
     bench_case_text(c, text, sizeof text);
     return options->filter == NULL || strstr(text, options->filter) != NULL;
 }
@@ -236,10 +237,12 @@ static void count_work(const bench_case *c, const bench_tensors *t, bench_result
         return;
     }
     const double n = (double)atto_tensor_numel(out);
+    const int64_t size = (int64_t)atto_dtype_size(c->dtype);
+    const bool again = c->row->held && c->row->cols * size > BENCH_ON_CHIP;
     r->shape = atto_shape_of(out->rank, out->shape);
-    r->bytes = n * (double)(c->row->reads * (int64_t)atto_dtype_size(c->dtype) +
+    r->bytes = n * (double)(c->row->reads * size * (again ? 2 : 1) +
                             c->row->writes * (int64_t)atto_dtype_size(out->dtype));
-    r->bytes += n * (c->row->parts * (double)atto_dtype_size(c->dtype) + 4.0 * c->row->words);
+    r->bytes += n * (c->row->parts * (double)size + 4.0 * c->row->words);
     r->flops = n * c->row->flops;
 }
 

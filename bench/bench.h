@@ -25,7 +25,11 @@ typedef enum bench_layout {
 } bench_layout;
 
 /* Small tensors that a row's prepare may add. */
-#define BENCH_EXTRAS 6
+#define BENCH_EXTRAS 7
+
+/* Bytes of one row of a tensor that a multiprocessor can hold: registers and local memory are 256 and 228 KiB
+ * on large GPUs, and less where there is more to hold than the row. */
+#define BENCH_ON_CHIP (128 * 1024)
 
 /* The sizes of a row of matrices; zeroed where the row is elementwise. */
 typedef struct bench_matrix {
@@ -74,11 +78,13 @@ typedef struct bench_row {
     uint32_t dtypes;         /* dtypes of x that run when the user names one */
     int32_t reads;           /* elementwise: tensors like x that must be read ... */
     int32_t writes;          /* ... and tensors like out that must be written */
-    double parts;            /* and what share of such a tensor more is read or written, */
-    double words;            /* and how many 32-bit words per element */
-    int32_t flops;           /* per element: products, sums, and one per elementary function; per
+    bool held;           /* rows are read once only while they fit on a chip, see BENCH_ON_CHIP */
+    bool on_request;     /* runs where a filter names it only */
+    double parts;        /* and what share of such a tensor more is read or written, */
+    double words;        /* and how many 32-bit words per element */
+    int32_t flops;       /* per element: products, sums, and one per elementary function; per
                                 m n k where there are matrices: 2 a product */
-    bench_matrix matrix;     /* as on a GPU, see bench_matrix_of */
+    bench_matrix matrix; /* as on a GPU, see bench_matrix_of */
 } bench_row;
 
 /* X(name): bench_<name>.c defines bench_<name>_rows and bench_<name>_row_count. */

@@ -72,11 +72,21 @@ static atto_status prepare(atto_device *dev, const bench_row *row, bench_tensors
 /* clang-format off */
 #define PAIR(op_, rows_, cols_)                                                               \
     { .op = op_, .pass = "forward", .call = forward, .prepare = prepare,                      \
-      .rows = rows_, .cols = cols_, .reads = 1, .writes = 1, .flops = 8,                      \
+      .rows = rows_, .cols = cols_, .reads = 1, .writes = 1, .held = true, .flops = 8,                      \
       .default_dtypes = BENCH_DTYPE(ATTO_F32) | BENCH_DTYPE(ATTO_BF16), .dtypes = BENCH_FLOATS }, \
     { .op = op_, .pass = "backward", .call = backward, .prepare = prepare,                    \
-      .rows = rows_, .cols = cols_, .reads = 2, .writes = 1, .flops = 14,                     \
+      .rows = rows_, .cols = cols_, .reads = 2, .writes = 1, .held = true, .flops = 14,                     \
       .default_dtypes = BENCH_DTYPE(ATTO_F32) | BENCH_DTYPE(ATTO_BF16), .dtypes = BENCH_FLOATS }
+
+/* The sweep of Triton's tutorial: 4096 rows of 512 i columns, i = 2 .. 31, in f16. */
+#define SWEEP(i)                                                                              \
+    { .op = "layer_norm sweep", .pass = "forward", .call = forward, .prepare = prepare,       \
+      .rows = 4096, .cols = 512 * (i), .reads = 1, .writes = 1, .held = true, .flops = 8,     \
+      .on_request = true, .default_dtypes = BENCH_DTYPE(ATTO_F16), .dtypes = BENCH_FLOATS },  \
+    { .op = "layer_norm sweep", .pass = "backward", .call = backward, .prepare = prepare,     \
+      .rows = 4096, .cols = 512 * (i), .reads = 2, .writes = 1, .held = true, .flops = 14,    \
+      .on_request = true, .default_dtypes = BENCH_DTYPE(ATTO_F16), .dtypes = BENCH_FLOATS }
+#define SWEEP6(i) SWEEP(i), SWEEP(i + 1), SWEEP(i + 2), SWEEP(i + 3), SWEEP(i + 4), SWEEP(i + 5)
 
 const bench_row bench_layer_norm_rows[] = {
     PAIR("layer_norm", 1048576, 64),
@@ -85,6 +95,7 @@ const bench_row bench_layer_norm_rows[] = {
     PAIR("layer_norm", 4096, 16384),
     PAIR("rms_norm", 65536, 1024),
     PAIR("rms_norm", 16384, 4096),
+    SWEEP6(2), SWEEP6(8), SWEEP6(14), SWEEP6(20), SWEEP6(26),
 };
 /* clang-format on */
 

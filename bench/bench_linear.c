@@ -42,6 +42,8 @@ const bench_row bench_linear_rows[] = {
     BOTH("linear",      IDENTITY, 1024, 1024, 1024),
     BOTH("linear",      IDENTITY, 2048, 2048, 2048),
     BOTH("linear",      IDENTITY, 4096, 4096, 4096),
+    BOTH("linear",      IDENTITY, 8000, 8000, 8000), /* beside a power of two: no cliff there */
+    BOTH("linear",      IDENTITY, 8192, 8192, 8192),
     BOTH("linear",      IDENTITY,   64,  512,  784), /* 784 pixels to 512 features, a batch of 64 */
     BOTH("linear",      IDENTITY,    1, 4096, 4096),
     BOTH("linear",      IDENTITY,    8, 4096, 4096),

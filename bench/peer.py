@@ -6,7 +6,7 @@
 same machine. A question is a line of JSON, an answer is a line: milliseconds, or `- reason`.
 
     {"peer": "torch", "op": "gelu", "pass": "forward", "dtype": "f32", "shape": [67108864],
-     "layout": "dense", "device": "cuda", "threads": 2, "samples": 25, "dropout": 0.5}
+     "layout": "dense", "device": "cuda", "index": 0, "threads": 2, "samples": 25, "dropout": 0.5}
 
 The first line that it writes says which versions it found. Timing is the library's own: several sets of
 tensors in turn so that no cache helps, the median of samples, events on GPUs and the wall clock on CPUs.
@@ -43,7 +43,8 @@ class Row:
         self.op, self.direction = question["op"], question["pass"]
         self.dtype = DTYPES[question["dtype"]]
         self.shape, self.layout = question["shape"], question["layout"]
-        self.device, self.samples = question["device"], question["samples"]
+        self.cuda, self.samples = question["device"] == "cuda", question["samples"]
+        self.device = f"cuda:{question['index']}" if self.cuda else question["device"]
         self.dropout = question.get("dropout", 0.0)
 
     def normal(self, *shape, grad=False):
@@ -142,13 +143,23 @@ def rms_norm(row):
 IMAGE = 56 * 56
 
 
-def batch_norm(row):
-    """[rows, cols] are images [rows, channels, 56, 56] where cols is a multiple of one, else rows of channels."""
+def images(row):
+    """[rows, cols] are images [rows, channels, 56, 56] where cols is a multiple of one, else rows of channels; or
+    28 by 28, if the op says so."""
     rows, cols = row.shape
-    shape = (rows, cols // IMAGE, 56, 56) if cols % IMAGE == 0 else (rows, cols)
-    x = row.normal(*shape, grad=row.backward())
+    edge = 28 if "28x28" in row.op else 56
+    shape = (rows, cols // edge ** 2, edge, edge) if cols % edge ** 2 == 0 else (rows, cols)
+    return row.normal(*shape, grad=row.backward())
+
+
+def batch_norm(row):
+    x = images(row)
+    shape = x.shape
     w, b = (torch.ones(shape[1], device=row.device, requires_grad=row.backward()) for _ in "wb")
-    return calls(row, lambda x, w, b: F.batch_norm(x, None, None, w, b, True), [x, w, b])
+    if "+residual" not in row.op:
+        return calls(row, lambda x, w, b: F.batch_norm(x, None, None, w, b, True), [x, w, b])
+    return calls(row, lambda x, w, b, r: F.relu(F.batch_norm(x, None, None, w, b, True) + r),
+                 [x, w, b, images(row)])
 
 
 def loss(function, both=False):
@@ -234,8 +245,11 @@ TORCH = {
     "glu silu": glu(F.silu),
     "glu gelu": glu(F.gelu),
     "layer_norm": layer_norm,
+    "layer_norm sweep": layer_norm,
     "rms_norm": rms_norm,
     "batch_norm": batch_norm,
+    "batch_norm 28x28": batch_norm,
+    "batch_norm+residual+relu 28x28": batch_norm,
     "mse loss": loss(F.mse_loss),
     "mse loss each": loss(lambda x, t: F.mse_loss(x, t, reduction="none")),
     "mse loss both": loss(F.mse_loss, both=True),
@@ -279,6 +293,9 @@ def attorch_rows(attorch):
     table["softmax"] = plain(lambda: attorch.Softmax(dim=-1))
     table["log_softmax"] = plain(lambda: attorch.LogSoftmax(dim=-1))
     table["layer_norm"] = lambda row: attorch_norm(row, attorch.LayerNorm(row.shape[-1]))
+    table["layer_norm sweep"] = table["layer_norm"]
+    table["batch_norm"] = lambda row: attorch_batch_norm(attorch, row)
+    table["batch_norm 28x28"] = table["batch_norm+residual+relu 28x28"] = table["batch_norm"]
     table["rms_norm"] = lambda row: attorch_norm(row, attorch.RMSNorm(row.shape[-1]))
     table["mse loss"] = lambda row: loss(attorch.MSELoss())(row)
     table["l1 loss"] = lambda row: loss(attorch.L1Loss())(row)
@@ -295,6 +312,20 @@ def attorch_norm(row, module):
         return calls(row, module, [x])
     y = module(x)
     wanted, dy = [x, *module.parameters()], torch.randn_like(y)
+    return lambda: torch.autograd.grad(y, wanted, dy, retain_graph=True)
+
+
+def attorch_batch_norm(attorch, row):
+    """Residual and activation are fused there, too. Gradients of x, the residual and the parameters."""
+    x = images(row)
+    more = "+residual" in row.op
+    cls = attorch.BatchNorm2d if x.dim() == 4 else attorch.BatchNorm1d
+    module = cls(x.shape[1], act_func="relu" if more else None).to(row.device)
+    inputs = [x, images(row)] if more else [x]
+    if not row.backward():
+        return calls(row, module, inputs)
+    y = module(*inputs)
+    wanted, dy = [*inputs, *module.parameters()], torch.randn_like(y)
     return lambda: torch.autograd.grad(y, wanted, dy, retain_graph=True)
 
 
@@ -320,7 +351,7 @@ def sets_of(make, row):
         m, n, k = row.shape
         elements = m * n + m * k + n * k
     item = torch.empty((), dtype=row.dtype).element_size()
-    wanted = GPU_BYTES if row.device == "cuda" else CPU_BYTES
+    wanted = GPU_BYTES if row.cuda else CPU_BYTES
     count = min(MOST_SETS, max(1, -(-wanted // (2 * elements * item))))
     return [make(row) for _ in range(count)]
 
@@ -328,8 +359,8 @@ def sets_of(make, row):
 class Clock:
     """Times calls of functions in turn, also from one timing to the next."""
 
-    def __init__(self, device, functions):
-        self.cuda = device == "cuda"
+    def __init__(self, cuda, functions):
+        self.cuda = cuda
         self.functions, self.next = functions, 0
 
     def call(self):
@@ -355,7 +386,7 @@ class Clock:
 
 def measure(make, row):
     functions = sets_of(make, row)
-    clock = Clock(row.device, functions)
+    clock = Clock(row.cuda, functions)
     for f in functions:
         f()
     once = min(clock.time(2) for _ in range(2))
@@ -386,15 +417,32 @@ def answer(question, tables):
     return measure(make, row)
 
 
+def revision(folder):
+    """The commit of a clone; attorch has no version."""
+    try:
+        with open(os.path.join(folder, ".git", "HEAD"), encoding="ascii") as file:
+            head = file.read().strip()
+        if head.startswith("ref: "):
+            with open(os.path.join(folder, ".git", head[5:]), encoding="ascii") as file:
+                head = file.read().strip()
+        return head[:12]
+    except OSError:
+        return "of an unknown commit"
+
+
 def load(folder):
     """The tables, and what was found."""
     tables, found = {"torch": TORCH}, ["torch " + torch.__version__]
+    if torch.cuda.is_available():
+        found.append("cuda " + str(torch.version.cuda))
+        found += [f"gpu {i} {torch.cuda.get_device_name(i)}" for i in range(torch.cuda.device_count())]
     if folder:
         sys.path.insert(0, folder)
         try:
             import attorch
             tables["attorch"] = attorch_rows(attorch)
-            found.append("attorch")
+            found.append("attorch " + revision(folder))
+            found.append("triton " + sys.modules["triton"].__version__)
         except Exception as error:  # whatever stands in that folder
             found.append("no attorch: " + first_line(error))
     return tables, found
@@ -411,6 +459,8 @@ def main():
         try:
             if question["device"] == "cuda" and not torch.cuda.is_available():
                 raise Unknown("PyTorch finds no CUDA device")
+            if question["device"] == "cuda":
+                torch.cuda.set_device(question["index"])
             torch.set_num_threads(question["threads"])
             say(f"{answer(question, tables):.6g}")
         except Unknown as reason:

@@ -492,9 +492,7 @@ static void shape_text(char *text, const atto_shape *shape, int64_t index, bool 
     snprintf(text + at, (size_t)(TEXT_SIZE - at), "]");
 }
 
-/* Error of one element as a share of what is allowed; > 1 is bad. Half an ulp of the dtype counts
- * as allowed in the share, but the verdict is exact. */
-static double judge(atto_dtype dtype, double got, double want, double allowed)
+double test_share(atto_dtype dtype, double got, double want, double allowed)
 {
     if (isnan(want) || isnan(got)) return isnan(want) && isnan(got) ? 0.0 : INFINITY;
     if (isinf(want)) return got == want ? 0.0 : INFINITY;
@@ -534,7 +532,7 @@ void expect_close(const test_about *about, const double *got, const double *want
 {
     finding f = { -1, 0, 0.0 };
     for (int64_t i = 0; i < n; i++) {
-        const double share = judge(about->dtype, got[i], want[i], allowed[i]);
+        const double share = test_share(about->dtype, got[i], want[i], allowed[i]);
         f.worst = fmax(f.worst, share);
         if (share <= 1.0) continue;
         f.bad++;

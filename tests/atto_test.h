@@ -161,6 +161,10 @@ typedef struct test_about {
     uint64_t seed;
 } test_about;
 
+/* Error of one element as a share of what is allowed; > 1 is bad. Half an ulp of the dtype counts as
+ * allowed in the share, but the verdict is exact. */
+double test_share(atto_dtype dtype, double got, double want, double allowed);
+
 /* got[i] lies in [want[i] - allowed[i], want[i] + allowed[i], both rounded to the dtype]. NaN
  * equals NaN only; an infinity in want equals itself only. Fails with a full report at the first
  * bad index. */

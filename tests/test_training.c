@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Long trainings: memory stays what it is, and a network learns. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -129,7 +130,48 @@ static void training_learns(void **state)
     close_school(&s);
 }
 
+/* Appends a parameter's values; data points to where. */
+static atto_status look(void *data, const char *key, atto_param *p)
+{
+    float **at = data, *values = *at;
+    const atto_tensor value = atto_param_value(p);
+    (void)key;
+    *at += atto_tensor_numel(&value);
+    return atto_param_read(p, values);
+}
+
+/* I1: no rows go through the network, back, and into a step; the mean over nothing is NaN, every gradient is 0, and
+ * parameters stay what they are. */
+static void training_of_an_empty_batch_changes_nothing(void **state)
+{
+    (void)state;
+    enum { COUNT = HIDDEN * FEATURES + HIDDEN + CLASSES * HIDDEN + CLASSES };
+    static float before[COUNT], after[COUNT];
+    float *at = before, loss;
+    school s;
+    open_school(&s);
+    atto_optimizer_free(s.opt);
+    MUST(atto_sgd_create(s.net, 0.5, NULL, &s.opt));
+    MUST(atto_module_params(s.net, look, &at));
+    assert_true(at == before + COUNT);
+    for (int round = 0; round < 3; round++) {
+        const atto_var x = atto_input(s.tape, ATTO_F32, atto_shape2(0, FEATURES), before);
+        const atto_var t = atto_input(s.tape, ATTO_I32, atto_shape1(0), before);
+        const atto_var e = atto_apply2(s.tape, s.loss, atto_apply(s.tape, s.net, x), t);
+        MUST(atto_var_read(s.tape, e, &loss));
+        assert_true(isnan(loss));
+        MUST(atto_backward(s.tape, e));
+        MUST(atto_optimizer_step(s.opt, 0.5));
+        MUST(atto_tape_end(s.tape));
+    }
+    at = after;
+    MUST(atto_module_params(s.net, look, &at));
+    assert_memory_equal(before, after, sizeof before);
+    close_school(&s);
+}
+
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(training_of_an_empty_batch_changes_nothing),
     cmocka_unit_test(training_of_20000_steps_keeps_its_memory),
     cmocka_unit_test(training_learns),
 };

@@ -28,6 +28,8 @@ static const char usage[] =
     "      --compare LIST   torch, attorch, or both: torch,attorch\n"
     "      --attorch DIR    the folder that holds attorch's package\n"
     "      --python PATH    the interpreter that has PyTorch (default: python3)\n"
+    "      --cuda N         the GPU that they use, as CUDA counts (default: 0)\n"
+    "      --timeout S      seconds that an answer of theirs may take (default: 600)\n"
     "      --picture FILE   draw the shares of the floor (.svg, .png, .pdf; needs --json FILE and\n"
     "                       matplotlib)\n"
     "\nInstead of the table:\n"
@@ -94,13 +96,17 @@ static void print_head(style how, const peer_options *peers)
     if (how != STYLE_SILENT) puts("");
 }
 
-static void print_failure(style how, const outcome *o)
+/* A failure has as many columns as a result. */
+static void print_failure(style how, const outcome *o, const peer_options *peers)
 {
     const bench_row *row = o->which.row;
     const char *format =
-        how == STYLE_TABLE ? "%-13s %-8s %-5s %-10s %s\n" : "%s,%s,%s,%s,,,,,,,,,,%s\n";
+        how == STYLE_TABLE ? "%-13s %-8s %-5s %-10s %s" : "%s,%s,%s,%s,,,,,,,,,,%s";
     printf(format, row->op, row->pass, atto_dtype_name(o->which.dtype),
            bench_layout_name(row->layout), atto_status_name(o->status));
+    for (int i = 0; i < PEER_COUNT; i++)
+        if (how == STYLE_CSV && peers->wanted[i]) putchar(',');
+    puts("");
 }
 
 static void print_result(style how, const outcome *o)
@@ -148,7 +154,7 @@ static void print_outcome(style how, const outcome *o, const peer_options *peers
         print_peers(how, o, peers);
         printf(how == STYLE_TABLE ? "  %s\n" : "\n", note(&o->result));
     } else {
-        print_failure(how, o);
+        print_failure(how, o, peers);
     }
     fflush(stdout);
 }
@@ -165,16 +171,17 @@ static void print_ceilings(style how, const bench *b)
 
 /* JSON. */
 
-static void json_peers(json *j, const outcome *o)
+/* null: no counterpart, or no answer. */
+static void json_peers(json *j, const outcome *o, const peer_options *peers)
 {
     for (int i = 0; i < PEER_COUNT; i++) {
         char key[32];
         snprintf(key, sizeof key, "%s_ms", peer_name(i));
-        if (!isnan(o->peer_ms[i])) json_number(j, key, o->peer_ms[i]);
+        if (peers->wanted[i]) json_number(j, key, o->peer_ms[i]);
     }
 }
 
-static void json_outcome(json *j, const outcome *o)
+static void json_outcome(json *j, const outcome *o, const peer_options *peers)
 {
     const bench_row *row = o->which.row;
     const bench_result *r = &o->result;
@@ -189,7 +196,7 @@ static void json_outcome(json *j, const outcome *o)
         json_string(j, "shape", shape);
         json_number(j, "bytes", r->bytes);
         json_number(j, "flops", r->flops);
-        json_number(j, "median_ms", r->median_ms);
+        json_number(j, "ms", r->median_ms);
         json_number(j, "min_ms", r->min_ms);
         json_number(j, "gb_per_s", r->gb_per_s);
         if (r->tflop_per_s > 0) json_number(j, "tflop_per_s", r->tflop_per_s);
@@ -200,7 +207,7 @@ static void json_outcome(json *j, const outcome *o)
         json_bool(j, "latency", r->latency);
         json_bool(j, "hidden_copies", r->hidden_copies);
         json_bool(j, "noisy", r->noisy);
-        json_peers(j, o);
+        json_peers(j, o, peers);
     } else {
         json_string(j, "error", atto_status_name(o->status));
     }
@@ -220,21 +227,24 @@ static void json_ceilings(json *j, const bench *b)
     json_close_object(j);
 }
 
-static bool write_json(const char *path, const bench *b, const outcome *outcomes, int32_t n)
+/* beside: what the peers said they are; NULL where none was asked. */
+static bool write_json(const request *r, const bench *b, const char *beside,
+                       const outcome *outcomes, int32_t n)
 {
     json j;
-    if (!json_open(&j, path)) return false;
+    if (!json_open(&j, r->json_path)) return false;
     json_open_object(&j, NULL);
     tool_json_header(&j, &b->info);
     json_integer(&j, "elements", b->options.elements);
     json_string(&j, "clock", b->events ? "device" : "wall");
     json_bool(&j, "quick", b->options.quick);
+    if (beside) json_string(&j, "beside", beside);
     json_ceilings(&j, b);
     json_open_array(&j, "rows");
-    for (int32_t i = 0; i < n; i++) json_outcome(&j, &outcomes[i]);
+    for (int32_t i = 0; i < n; i++) json_outcome(&j, &outcomes[i], &r->peers);
     json_close_array(&j);
     json_close_object(&j);
-    return json_finish(&j, path);
+    return json_finish(&j, r->json_path);
 }
 
 /* Running. */
@@ -285,11 +295,10 @@ static int32_t run_cases(const run *u, const bench_case *cases, int32_t n, outco
 /* The peers that --compare names; TOOL_FAILED after a message. */
 static int start_peers(run *u)
 {
-    const char *versions = "";
     if (!u->r->compares) return TOOL_OK;
-    u->peers = peer_start(&u->r->peers, u->b, &versions);
+    u->peers = peer_start(&u->r->peers, u->b);
     if (!u->peers) return TOOL_FAILED;
-    if (u->how == STYLE_TABLE) printf("beside %s\n", versions);
+    if (u->how == STYLE_TABLE) printf("beside %s\n", peer_versions(u->peers));
     return TOOL_OK;
 }
 
@@ -306,9 +315,14 @@ static int run_open(run *u, const bench_case *cases, int32_t n)
     if (u->how == STYLE_TABLE) puts("");
     print_head(u->how, &r->peers);
     const int32_t tried = run_cases(u, cases, n, outcomes, &code);
-    peer_stop(u->peers);
     print_ceilings(u->how, b);
-    if (r->json_path && !write_json(r->json_path, b, outcomes, tried)) code = TOOL_FAILED;
+    if (u->peers && peer_is_lost(u->peers)) {
+        fputs("attocl bench: the peer was lost; rows after that have our figures only\n", stderr);
+        code = TOOL_FAILED;
+    }
+    const char *beside = u->peers ? peer_versions(u->peers) : NULL;
+    if (r->json_path && !write_json(r, b, beside, outcomes, tried)) code = TOOL_FAILED;
+    peer_stop(u->peers);
     if (r->picture_path && !peer_plot(&r->peers, r->json_path, r->picture_path)) code = TOOL_FAILED;
     return code;
 }
@@ -350,7 +364,9 @@ enum {
     OPTION_COMPARE,
     OPTION_ATTORCH,
     OPTION_PYTHON,
-    OPTION_PICTURE
+    OPTION_PICTURE,
+    OPTION_CUDA,
+    OPTION_TIMEOUT
 };
 
 static const struct option long_options[] = {
@@ -367,6 +383,8 @@ static const struct option long_options[] = {
     { "attorch", required_argument, NULL, OPTION_ATTORCH },
     { "python", required_argument, NULL, OPTION_PYTHON },
     { "picture", required_argument, NULL, OPTION_PICTURE },
+    { "cuda", required_argument, NULL, OPTION_CUDA },
+    { "timeout", required_argument, NULL, OPTION_TIMEOUT },
     { "cpu-math", no_argument, NULL, OPTION_CPU_MATH },
     { "cpu-level", required_argument, NULL, OPTION_CPU_LEVEL },
     { "first-call", no_argument, NULL, OPTION_FIRST_CALL },
@@ -374,6 +392,12 @@ static const struct option long_options[] = {
     { "help", no_argument, NULL, 'h' },
     { NULL, 0, NULL, 0 },
 };
+
+static bool parse_cuda(const char *text, int *number)
+{
+    *number = (int)tool_parse_count(text, 63);
+    return *number > 0 || strcmp(text, "0") == 0;
+}
 
 /* Options with a value that can be wrong; TOOL_OK, or TOOL_USAGE after a message. */
 static int parse_value(int option, request *r)
@@ -386,6 +410,11 @@ static int parse_value(int option, request *r)
         (r->bench.samples = (int32_t)tool_parse_count(optarg, BENCH_MAX_SAMPLES)) == 0)
         return tool_misuse("bench", "--samples is '%s', expected 1 to %d", optarg,
                            BENCH_MAX_SAMPLES);
+    if (option == OPTION_CUDA && !parse_cuda(optarg, &r->peers.cuda_device))
+        return tool_misuse("bench", "--cuda is '%s', expected 0 to 63", optarg);
+    if (option == OPTION_TIMEOUT &&
+        (r->peers.timeout_s = (int)tool_parse_count(optarg, 86400)) == 0)
+        return tool_misuse("bench", "--timeout is '%s', expected 1 to 86400 seconds", optarg);
     if (option == OPTION_COMPARE && !peer_parse(optarg, &r->peers))
         return tool_misuse("bench", "--compare is '%s', expected torch, attorch or both", optarg);
     r->compares = r->compares || option == OPTION_COMPARE;
@@ -442,6 +471,8 @@ static int parse_option(int option, request *r)
     case 'n':
     case 's':
     case OPTION_COMPARE:
+    case OPTION_CUDA:
+    case OPTION_TIMEOUT:
         return parse_value(option, r);
     default:
         return TOOL_USAGE; /* getopt_long has said what is wrong */
@@ -451,7 +482,7 @@ static int parse_option(int option, request *r)
 
 int tool_bench(int argc, char **argv)
 {
-    request r = { .device = NULL };
+    request r = { .peers = { .timeout_s = 600 } };
     int option;
     while ((option = getopt_long(argc, argv, "d:f:t:n:s:qcj:lh", long_options, NULL)) != -1) {
         const int code = parse_option(option, &r);

@@ -21,6 +21,8 @@ typedef struct peer_options {
     bool wanted[PEER_COUNT];
     const char *python;  /* the interpreter; NULL = python3 */
     const char *attorch; /* the folder that holds attorch's package, or NULL */
+    int cuda_device;     /* where it measures on a GPU, as CUDA counts them */
+    int timeout_s;       /* how long an answer may take */
 } peer_options;
 
 typedef struct peer peer;
@@ -30,8 +32,14 @@ const char *peer_name(int which);
 /* "torch,attorch" into options->wanted; false when a name is none. */
 bool peer_parse(const char *list, peer_options *options);
 
-/* Starts it for a device; NULL with a message on stderr. *versions: what it found, until peer_stop. */
-peer *peer_start(const peer_options *options, const bench *b, const char **versions);
+/* Starts it for a device; NULL with a message on stderr. */
+peer *peer_start(const peer_options *options, const bench *b);
+
+/* What it found: versions, separated by "; ". */
+const char *peer_versions(const peer *p);
+
+/* It has ended, or an answer took too long: no row has a figure any more. */
+bool peer_is_lost(const peer *p);
 
 /* Milliseconds of the case that gave r, or NAN; *reason is why then, until the next call. */
 double peer_measure(peer *p, int which, const bench_case *c, const bench_result *r,

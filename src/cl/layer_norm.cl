@@ -353,8 +353,10 @@ ATTO_KERNEL void atto_norm_backward(GRADIENT_PARAMETERS)
         }
     }
 
-    if (!partial) return;
-    partial += get_group_id(0) * 2 * (size_t)cols;
+    /* No return where partial is NULL: PoCL 3.1 never comes out of the barriers behind it in rows of one lane with
+     * 64-bit indices. */
+    __global float *const sums_of_group =
+        partial + (partial ? get_group_id(0) * 2 * (size_t)cols : 0);
 #pragma unroll
     for (uint j = 0; j < ATTO_ITEMS; j++) {
         sum_rows(dw + j * ATTO_VEC, (__local float *)scratch);
@@ -364,9 +366,9 @@ ATTO_KERNEL void atto_norm_backward(GRADIENT_PARAMETERS)
 #pragma unroll
         for (uint k = 0; k < ATTO_VEC; k++) {
             const atto_index slot = at + j * ATTO_APART + k;
-            if (get_local_id(0) < ATTO_LANES && ATTO_IS_SLOT(sx, slot)) {
-                partial[slot - sx.first] = dw[j * ATTO_VEC + k];
-                partial[cols + (slot - sx.first)] = db[j * ATTO_VEC + k];
+            if (partial && get_local_id(0) < ATTO_LANES && ATTO_IS_SLOT(sx, slot)) {
+                sums_of_group[slot - sx.first] = dw[j * ATTO_VEC + k];
+                sums_of_group[cols + (slot - sx.first)] = db[j * ATTO_VEC + k];
             }
         }
     }
