@@ -421,6 +421,29 @@ static void batch_norm_takes_channels_last_without_copies(void **state)
     }
 }
 
+/* All images of a call lie as its output does. */
+static void batch_norm_packs_what_lies_otherwise(void **state)
+{
+    (void)state;
+    for (int last = 0; last < 2; last++) {
+        bn_scene s;
+        atto_device_stats before, after;
+        begin(&s, &(bn_case){ .shape = atto_shape4(3, 8, 5, 4),
+                              .w = ATTO_F32,
+                              .dw = ATTO_F32,
+                              .layout = last ? LAYOUT_CHANNELS_LAST : LAYOUT_DENSE,
+                              .dx_layout = last ? LAYOUT_OFFSET : LAYOUT_CHANNELS_LAST,
+                              .seed = 1660 });
+        MUST(atto_device_stats_get(test_dev, &before));
+        run_scene(&s);
+        MUST(atto_device_stats_get(test_dev, &after));
+        assert_int_equal(after.hidden_copies - before.hidden_copies, 2); /* x, dy */
+        judge_forward(&s);
+        judge_backward(&s);
+        end(&s);
+    }
+}
+
 /* ---- values ---- */
 
 /* H6: the output has the biased variance, the running one the unbiased. */
@@ -864,6 +887,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(batch_norm_takes_any_layout),
     cmocka_unit_test(batch_norm_backward_takes_another_alignment),
     cmocka_unit_test(batch_norm_takes_channels_last_without_copies),
+    cmocka_unit_test(batch_norm_packs_what_lies_otherwise),
     cmocka_unit_test(batch_norm_has_both_variances),
     cmocka_unit_test(batch_norm_keeps_the_digits_of_a_large_mean),
     cmocka_unit_test(batch_norm_of_one_large_image_is_exact),
