@@ -346,11 +346,15 @@ static void norms_keep_channels_last_without_copies(void **state)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test_setup_teardown(instance_norm_modules_match_the_oracle, open_tape, close_tape),
-    cmocka_unit_test_setup_teardown(instance_norm_modules_have_pytorchs_state, open_tape, close_tape),
-    cmocka_unit_test_setup_teardown(instance_norm_modules_track_and_evaluate, open_tape, close_tape),
+    cmocka_unit_test_setup_teardown(instance_norm_modules_have_pytorchs_state, open_tape,
+                                    close_tape),
+    cmocka_unit_test_setup_teardown(instance_norm_modules_track_and_evaluate, open_tape,
+                                    close_tape),
     cmocka_unit_test_setup_teardown(instance_norm_modules_learn, open_tape, close_tape),
-    cmocka_unit_test_setup_teardown(instance_norm_modules_refuse_what_does_not_fit, open_tape, close_tape),
-    cmocka_unit_test_setup_teardown(instance_norm_refuses_inputs_that_do_not_fit, open_tape, close_tape),
+    cmocka_unit_test_setup_teardown(instance_norm_modules_refuse_what_does_not_fit, open_tape,
+                                    close_tape),
+    cmocka_unit_test_setup_teardown(instance_norm_refuses_inputs_that_do_not_fit, open_tape,
+                                    close_tape),
     cmocka_unit_test_setup_teardown(norms_keep_channels_last_without_copies, open_tape, close_tape),
 };
 TEST_MAIN("instance_norm", tests)
