@@ -13,11 +13,13 @@
 
 #include "backend_cpu/act.h"
 #include "backend_cpu/channels.h"
+#include "backend_cpu/rows.h"
 
 typedef struct job {
     const struct atto_batch_norm_args *a;
     atto__batch_norm g;
     bool rows;                 /* of channels: size is 1 */
+    bool streams;              /* results pass the caches by */
     int64_t slabs, per_slab;   /* of n */
     const float *mean, *rstd;  /* [channels] */
     const float *w, *b;        /* [channels] */
@@ -98,21 +100,25 @@ static float count_batch(const struct atto_batch_norm_args *a)
     return a->cumulative ? 1.0f / (float)*batches : a->momentum;
 }
 
-static void use_batch(const job *j, float *mean, float *rstd)
+/* A channel's moments to mean and rstd; share: the batch's weight in the running statistics. */
+static void use_channel(const job *j, int64_t c, float share, float *mean, float *rstd)
 {
     const struct atto_batch_norm_args *a = j->a;
     float *running_mean = floats_of(a->running_mean), *running_var = floats_of(a->running_var);
-    const float share = count_batch(a);
-    for (int64_t c = 0; c < j->g.channels; c++) {
-        const moments m = moments_of_channel(j, c);
-        const float var = (float)(m.squares / m.n);
-        mean[c] = (float)m.mean;
-        rstd[c] = attop_rsqrt(var + a->eps);
-        if (!running_mean) continue;
-        const float unbiased = (float)(m.squares / (m.n - 1.0));
-        running_mean[c] = (1.0f - share) * running_mean[c] + share * mean[c];
-        running_var[c] = (1.0f - share) * running_var[c] + share * unbiased;
-    }
+    const moments m = moments_of_channel(j, c);
+    const float var = (float)(m.squares / m.n);
+    mean[c] = (float)m.mean;
+    rstd[c] = attop_rsqrt(var + a->eps);
+    if (!running_mean) return;
+    const float unbiased = (float)(m.squares / (m.n - 1.0));
+    running_mean[c] = (1.0f - share) * running_mean[c] + share * mean[c];
+    running_var[c] = (1.0f - share) * running_var[c] + share * unbiased;
+}
+
+static void use_batch(const job *j, float *mean, float *rstd)
+{
+    const float share = count_batch(j->a);
+    for (int64_t c = 0; c < j->g.channels; c++) use_channel(j, c, share, mean, rstd);
 }
 
 static void use_running(const job *j, float *mean, float *rstd)
@@ -127,11 +133,24 @@ static void use_running(const job *j, float *mean, float *rstd)
 
 /* ---- blocks ---- */
 
-/* A block of elements, whose channels follow each other (step 1) or are all the same (step 0). */
+/* n elements of a run, which has one channel (step 0), or of some rows of n channels each (step 1). Elements
+ * from next on will be wanted soon. */
 typedef struct block {
-    int64_t at, channel;
-    int32_t n, step;
+    int64_t at, channel, next;
+    int32_t n, rows, step;
 } block;
+
+static int32_t elements_of(const block *k)
+{
+    return k->n * k->rows;
+}
+
+/* The block as floats; asks for the next one of the same tensor. */
+static const float *load_ahead(const atto_tensor *t, const block *k, float *buffer)
+{
+    prefetch_block(span_at(t, k->next, elements_of(k)));
+    return load_block(span_at(t, k->at, elements_of(k)), buffer);
+}
 
 /* n = (x - mean) rstd */
 ATTO_INLINE void normalise_by(const float *x, const float *mean, const float *rstd, float *out,
@@ -144,12 +163,11 @@ ATTO_INLINE void normalise_by(const float *x, const float *mean, const float *rs
 static void normalise(const job *j, const block *k, float *out)
 {
     float buffer[ATTO_BLOCK];
-    const float *x = load_block(span_at(j->a->x, k->at, k->n), buffer);
+    const float *x = load_ahead(j->a->x, k, buffer);
     const float *mean = j->mean + k->channel, *rstd = j->rstd + k->channel;
-    if (k->step)
-        normalise_by(x, mean, rstd, out, k->n, 1);
-    else
-        normalise_by(x, mean, rstd, out, k->n, 0);
+    if (!k->step) normalise_by(x, mean, rstd, out, k->n, 0);
+    for (int32_t r = 0; r < k->rows && k->step; r++)
+        normalise_by(x + r * k->n, mean, rstd, out + r * k->n, k->n, 1);
 }
 
 /* z = n w + b + residual */
@@ -163,27 +181,55 @@ ATTO_INLINE void affine_by(const float *v, const float *w, const float *b, float
 static void activate(const job *j, const block *k, const float *normal, float *z)
 {
     const float *w = j->w + k->channel, *b = j->b + k->channel;
-    if (k->step)
-        affine_by(normal, w, b, z, k->n, 1);
-    else
-        affine_by(normal, w, b, z, k->n, 0);
+    if (!k->step) affine_by(normal, w, b, z, k->n, 0);
+    for (int32_t r = 0; r < k->rows && k->step; r++)
+        affine_by(normal + r * k->n, w, b, z + r * k->n, k->n, 1);
     if (!j->a->residual) return;
     float buffer[ATTO_BLOCK];
-    const float *residual = load_block(span_at(j->a->residual, k->at, k->n), buffer);
+    const float *residual = load_ahead(j->a->residual, k, buffer);
     ATTO_SIMD
-    for (int32_t i = 0; i < k->n; i++) z[i] += residual[i];
+    for (int32_t i = 0; i < elements_of(k); i++) z[i] += residual[i];
 }
 
-/* Calls body for every block: of rows first to last, or runs. */
 typedef void (*block_body)(const job *j, const block *k, void *state);
 
-static void for_blocks(const job *j, int64_t run, block_body body, void *state)
+/* Calls body for every block of a run, or of a row of more channels than a block; the next run is number
+ * next. */
+static void for_blocks_of_run(const job *j, int64_t run, int64_t next, block_body body, void *state)
 {
     const int64_t length = j->rows ? j->g.channels : j->g.size;
     for (int64_t first = 0; first < length; first += ATTO_BLOCK) {
-        const int64_t channel = j->rows ? first : run % j->g.channels;
-        const block k = { run * length + first, channel, block_length(length - first), j->rows };
+        const int64_t channel = j->rows ? first : run % j->g.channels, at = run * length + first;
+        const bool last = first + ATTO_BLOCK >= length;
+        const block k = {
+            at, channel, last ? next * length : at + ATTO_BLOCK, block_length(length - first),
+            1,  j->rows
+        };
         body(j, &k, state);
+    }
+}
+
+/* The same for rows begin to end, as many at once as a block has room for. */
+static void for_blocks_of_rows(const job *j, int64_t begin, int64_t end, block_body body,
+                               void *state)
+{
+    const int64_t n = j->g.channels, fit = ATTO_BLOCK / n;
+    for (int64_t row = begin; row < end; row += fit) {
+        const int64_t rows = end - row < fit ? end - row : fit;
+        const block k = { row * n, 0, (row + rows) * n, (int32_t)n, (int32_t)rows, 1 };
+        body(j, &k, state);
+    }
+}
+
+/* Calls body for every block of the runs begin to end that are so far apart. */
+static void for_blocks(const job *j, int64_t begin, int64_t end, int64_t apart, block_body body,
+                       void *state)
+{
+    if (j->rows && j->g.channels <= ATTO_BLOCK) {
+        for_blocks_of_rows(j, begin, end, body, state);
+    } else {
+        for (int64_t run = begin; run < end; run += apart)
+            for_blocks_of_run(j, run, run + apart, body, state);
     }
 }
 
@@ -199,19 +245,20 @@ static void write_y(const job *j, const block *k, void *state)
 {
     (void)state;
     float buffer[ATTO_BLOCK];
-    const span y = span_at(j->a->y, k->at, k->n);
-    float *z = store_target(y, buffer);
+    const span y = span_at(j->a->y, k->at, elements_of(k));
+    float *z = j->streams ? buffer : store_target(y, buffer);
     const atto_activation act = j->a->act;
     normalise(j, k, z);
     activate(j, k, z, z);
     if (act.kind != ATTO_ACT_IDENTITY)
-        ATTO_LEVEL_NAME(act_loops)[act.kind].f(z, z, k->n, act.a, act.b);
-    store_block(z, y);
+        ATTO_LEVEL_NAME(act_loops)[act.kind].f(z, z, y.n, act.a, act.b);
+    put_block(z, y, j->streams);
 }
 
 static void forward_runs(const void *job_, int64_t begin, int64_t end)
 {
-    for (int64_t run = begin; run < end; run++) for_blocks(job_, run, write_y, NULL);
+    for_blocks(job_, begin, end, 1, write_y, NULL);
+    end_stream();
 }
 
 /* Slabs of moments, or of sums. */
@@ -233,6 +280,7 @@ static atto_status begin(atto_device *dev, job *j, atto_buffer *header, float **
     float *w = j->mean_dzn + channels, *b = w + channels;
     j->first = b + channels;
     j->second = j->first + slabs;
+    j->streams = streams_to(j->a->x);
     j->w = parameter_of(j->a->w, 1.0f, channels, w);
     j->b = parameter_of(j->a->b, 0.0f, channels, b);
     return ATTO_OK;
@@ -244,6 +292,36 @@ static void no_values(const job *j)
     float *mean = floats_of(j->a->mean), *rstd = floats_of(j->a->rstd);
     for (int64_t c = 0; mean && c < j->g.channels; c++) mean[c] = NAN;
     for (int64_t c = 0; rstd && c < j->g.channels; c++) rstd[c] = NAN;
+}
+
+/* Channels that a cache keeps between the passes over them: of so many bytes, and enough of them. */
+#define KEPT_BYTES ((int64_t)4 << 20)
+
+static bool keeps_channels(const job *j, int32_t threads, int32_t tensors)
+{
+    return !j->rows && j->g.channels >= 4 * threads && j->g.values * 4 * tensors <= KEPT_BYTES;
+}
+
+static void write_channel(const job *j, int64_t channel, block_body body)
+{
+    for_blocks(j, channel, runs_of(j), j->g.channels, body, NULL);
+}
+
+typedef struct forward_job {
+    const job *j;
+    float share, *mean, *rstd;
+} forward_job;
+
+/* Channel after channel: its moments, then y. The same bits as in two passes over all. */
+static void forward_channels(const void *job_, int64_t begin, int64_t end)
+{
+    const forward_job *f = job_;
+    for (int64_t c = begin; c < end; c++) {
+        for (int64_t slab = 0; slab < f->j->slabs; slab++) slab_of_runs(f->j, slab, c);
+        use_channel(f->j, c, f->share, f->mean, f->rstd);
+        write_channel(f->j, c, write_y);
+    }
+    end_stream();
 }
 
 atto_status ATTO_LEVEL_NAME(batch_norm_forward)(atto_device *dev,
@@ -265,32 +343,35 @@ atto_status ATTO_LEVEL_NAME(batch_norm_forward)(atto_device *dev,
     float *rstd = a->rstd ? floats_of(a->rstd) : arrays + j.g.channels;
     const int32_t threads = threads_for(dev, &j);
     dev->stats.launches++;
+    j.mean = mean, j.rstd = rstd;
+    if (a->training && keeps_channels(&j, threads, 1)) {
+        const forward_job f = { &j, count_batch(a), mean, rstd };
+        atto__parallel_for(threads, j.g.channels, forward_channels, &f);
+        return ATTO_OK;
+    }
     if (a->training) {
         atto__parallel_for(threads, units_of(&j), moment_units, &j);
         use_batch(&j, mean, rstd);
     } else {
         use_running(&j, mean, rstd);
     }
-    j.mean = mean, j.rstd = rstd;
     atto__parallel_for(threads, runs_of(&j), forward_runs, &j);
     return ATTO_OK;
 }
 
 /* ---- backward ---- */
 
-/* dz, and n in normal. */
-static void gradient(const job *j, const block *k, float *normal, float *dz)
+/* dz, in buffer where it is not dy; and n in normal. */
+static const float *gradient(const job *j, const block *k, float *normal, float *buffer)
 {
-    float buffer[ATTO_BLOCK], z[ATTO_BLOCK];
-    const float *dy = load_block(span_at(j->a->dy, k->at, k->n), buffer);
+    float z[ATTO_BLOCK];
+    const float *dy = load_ahead(j->a->dy, k, buffer);
     const atto_activation act = j->a->act;
     normalise(j, k, normal);
-    if (act.kind == ATTO_ACT_IDENTITY) {
-        memcpy(dz, dy, (size_t)k->n * sizeof *dz);
-        return;
-    }
+    if (act.kind == ATTO_ACT_IDENTITY) return dy;
     activate(j, k, normal, z);
-    ATTO_LEVEL_NAME(act_loops)[act.kind].df(z, dy, dz, k->n, act.a, act.b);
+    ATTO_LEVEL_NAME(act_loops)[act.kind].df(z, dy, buffer, elements_of(k), act.a, act.b);
+    return buffer;
 }
 
 /* Where a slab's sums are: those of the block's channels. */
@@ -298,83 +379,100 @@ typedef struct slab_sums {
     float *dz, *dzn;
 } slab_sums;
 
+static void add_row(const float *dz, const float *normal, float *sum_dz, float *sum_dzn, int32_t n)
+{
+    ATTO_SIMD
+    for (int32_t i = 0; i < n; i++) {
+        sum_dz[i] += dz[i];
+        sum_dzn[i] += dz[i] * normal[i];
+    }
+}
+
 static void add_sums(const job *j, const block *k, void *state)
 {
     const slab_sums *sums = state;
-    float normal[ATTO_BLOCK], dz[ATTO_BLOCK];
-    gradient(j, k, normal, dz);
+    float normal[ATTO_BLOCK], buffer[ATTO_BLOCK];
+    const float *dz = gradient(j, k, normal, buffer);
     float *sum_dz = sums->dz + k->channel, *sum_dzn = sums->dzn + k->channel;
-    if (k->step) {
-        ATTO_SIMD
-        for (int32_t i = 0; i < k->n; i++) {
-            sum_dz[i] += dz[i];
-            sum_dzn[i] += dz[i] * normal[i];
-        }
-        return;
+    if (!k->step) {
+        *sum_dz += block_sum(dz, k->n);
+        *sum_dzn += block_dot(dz, normal, k->n);
     }
-    for (int32_t i = 0; i < k->n; i++) normal[i] *= dz[i];
-    const row_of all = { dz, ATTO_F32 }, products = { normal, ATTO_F32 };
-    *sum_dz += (float)sum_moments(all, k->n, 0.0f).sum;
-    *sum_dzn += (float)sum_moments(products, k->n, 0.0f).sum;
+    for (int32_t r = 0; r < k->rows && k->step; r++)
+        add_row(dz + r * k->n, normal + r * k->n, sum_dz, sum_dzn, k->n);
+}
+
+static void sum_rows(const job *j, int64_t slab)
+{
+    const int64_t channels = j->g.channels;
+    slab_sums sums = { j->first + slab * channels, j->second + slab * channels };
+    for (int64_t c = 0; c < channels; c++) sums.dz[c] = sums.dzn[c] = 0.0f;
+    for_blocks(j, slab * j->per_slab, end_of_slab(j, slab), 1, add_sums, &sums);
+}
+
+static void sum_runs(const job *j, int64_t slab, int64_t channel)
+{
+    const int64_t channels = j->g.channels, first = slab * j->per_slab;
+    slab_sums sums = { j->first + slab * channels, j->second + slab * channels };
+    sums.dz[channel] = sums.dzn[channel] = 0.0f;
+    for_blocks(j, first * channels + channel, end_of_slab(j, slab) * channels, channels, add_sums,
+               &sums);
 }
 
 static void sum_units(const void *job_, int64_t begin, int64_t end)
 {
     const job *j = job_;
-    const int64_t channels = j->g.channels;
     for (int64_t unit = begin; unit < end; unit++) {
-        const bool rows = j->rows;
-        const int64_t slab = rows ? unit : unit / channels, channel = rows ? 0 : unit % channels;
-        slab_sums sums = { j->first + slab * channels, j->second + slab * channels };
-        for (int64_t c = channel; c < (rows ? channels : channel + 1); c++)
-            sums.dz[c] = sums.dzn[c] = 0.0f;
-        for (int64_t n = slab * j->per_slab; n < end_of_slab(j, slab); n++)
-            for_blocks(j, rows ? n : n * channels + channel, add_sums, &sums);
+        if (j->rows)
+            sum_rows(j, unit);
+        else
+            sum_runs(j, unit / j->g.channels, unit % j->g.channels);
     }
 }
 
-/* Sums over slabs, in order, to the first slab's. */
-static void join_slabs(const job *j)
+/* A channel's sums over slabs, in order, to the first slab's. */
+static void join_channel(const job *j, int64_t c)
 {
     const int64_t channels = j->g.channels;
-    for (int64_t c = 0; c < channels; c++) {
-        double dz = 0.0, dzn = 0.0;
-        for (int64_t slab = 0; slab < j->slabs; slab++) {
-            dz += (double)j->first[slab * channels + c];
-            dzn += (double)j->second[slab * channels + c];
-        }
-        j->first[c] = (float)dz;
-        j->second[c] = (float)dzn;
+    double dz = 0.0, dzn = 0.0;
+    for (int64_t slab = 0; slab < j->slabs; slab++) {
+        dz += (double)j->first[slab * channels + c];
+        dzn += (double)j->second[slab * channels + c];
     }
+    j->first[c] = (float)dz;
+    j->second[c] = (float)dzn;
 }
 
-/* Those sums to dw and db, and what dx needs of them. */
-static void use_sums(const job *j)
+/* What dx needs of a channel's sums. */
+static void use_channel_sums(const job *j, int64_t c)
 {
-    const int64_t channels = j->g.channels;
-    for (int64_t c = 0; c < channels; c++) {
-        const double scale = j->a->training ? (double)j->w[c] / (double)j->g.values : 0.0;
-        j->mean_dz[c] = j->a->training ? (float)(scale * (double)j->first[c]) : 0.0f;
-        j->mean_dzn[c] = j->a->training ? (float)(scale * (double)j->second[c]) : 0.0f;
-    }
-    put_parameter(j->a->db, j->first, channels, j->a->add_db);
-    put_parameter(j->a->dw, j->second, channels, j->a->add_dw);
+    const double scale = (double)j->w[c] / (double)j->g.values;
+    j->mean_dz[c] = j->a->training ? (float)(scale * (double)j->first[c]) : 0.0f;
+    j->mean_dzn[c] = j->a->training ? (float)(scale * (double)j->second[c]) : 0.0f;
 }
 
-static void put(const atto_tensor *t, const block *k, float *values, bool add)
+/* Those sums to dw and db. */
+static void put_parameters(const job *j)
+{
+    put_parameter(j->a->db, j->first, j->g.channels, j->a->add_db);
+    put_parameter(j->a->dw, j->second, j->g.channels, j->a->add_dw);
+}
+
+static void put(const job *j, const atto_tensor *t, const block *k, float *values, bool add)
 {
     float old[ATTO_BLOCK];
-    const span to = span_at(t, k->at, k->n);
+    const span to = span_at(t, k->at, elements_of(k));
     if (add) accumulate_block(values, to, old);
-    store_block(values, to);
+    put_block(values, to, j->streams);
 }
 
-/* rstd (w dz - mean_dz - n mean_dzn) */
-ATTO_INLINE void dx_by(const job *j, const block *k, const float *normal, const float *dz,
-                       float *out, int32_t step)
+/* rstd (w dz - mean_dz - n mean_dzn), of row r of the block */
+ATTO_INLINE void dx_by(const job *j, const block *k, int32_t r, const float *normal,
+                       const float *dz, float *out, int32_t step)
 {
     const float *w = j->w + k->channel, *rstd = j->rstd + k->channel;
     const float *mean_dz = j->mean_dz + k->channel, *mean_dzn = j->mean_dzn + k->channel;
+    normal += r * k->n, dz += r * k->n, out += r * k->n;
     ATTO_SIMD
     for (int32_t i = 0; i < k->n; i++)
         out[i] = rstd[i * step] *
@@ -384,21 +482,35 @@ ATTO_INLINE void dx_by(const job *j, const block *k, const float *normal, const 
 static void write_dx(const job *j, const block *k, void *state)
 {
     (void)state;
-    float normal[ATTO_BLOCK], dz[ATTO_BLOCK], dx[ATTO_BLOCK];
-    gradient(j, k, normal, dz);
+    float normal[ATTO_BLOCK], buffer[ATTO_BLOCK], out[ATTO_BLOCK];
+    const float *dz = gradient(j, k, normal, buffer);
     if (j->a->dx) {
-        if (k->step)
-            dx_by(j, k, normal, dz, dx, 1);
-        else
-            dx_by(j, k, normal, dz, dx, 0);
-        put(j->a->dx, k, dx, j->a->add_dx);
+        if (!k->step) dx_by(j, k, 0, normal, dz, out, 0);
+        for (int32_t r = 0; r < k->rows && k->step; r++) dx_by(j, k, r, normal, dz, out, 1);
+        put(j, j->a->dx, k, out, j->a->add_dx);
     }
-    if (j->a->dresidual) put(j->a->dresidual, k, dz, j->a->add_dresidual);
+    if (!j->a->dresidual) return;
+    memcpy(out, dz, (size_t)elements_of(k) * sizeof *out);
+    put(j, j->a->dresidual, k, out, j->a->add_dresidual);
 }
 
 static void backward_runs(const void *job_, int64_t begin, int64_t end)
 {
-    for (int64_t run = begin; run < end; run++) for_blocks(job_, run, write_dx, NULL);
+    for_blocks(job_, begin, end, 1, write_dx, NULL);
+    end_stream();
+}
+
+/* Channel after channel: its sums, then dx. */
+static void backward_channels(const void *job_, int64_t begin, int64_t end)
+{
+    const job *j = job_;
+    for (int64_t c = begin; c < end; c++) {
+        for (int64_t slab = 0; slab < j->slabs; slab++) sum_runs(j, slab, c);
+        join_channel(j, c);
+        use_channel_sums(j, c);
+        write_channel(j, c, write_dx);
+    }
+    end_stream();
 }
 
 atto_status ATTO_LEVEL_NAME(batch_norm_backward)(atto_device *dev,
@@ -415,12 +527,18 @@ atto_status ATTO_LEVEL_NAME(batch_norm_backward)(atto_device *dev,
     j.mean = floats_of(a->mean), j.rstd = floats_of(a->rstd);
     const int32_t threads = threads_for(dev, &j);
     dev->stats.launches++;
+    if (a->training && (a->dx || a->dresidual) && keeps_channels(&j, threads, 2)) {
+        atto__parallel_for(threads, j.g.channels, backward_channels, &j);
+        put_parameters(&j);
+        return ATTO_OK;
+    }
     if (a->dw || a->db || a->training)
         atto__parallel_for(threads, units_of(&j), sum_units, &j);
     else
         memset(j.first, 0, (size_t)(2 * j.slabs * j.g.channels) * sizeof *j.first);
-    join_slabs(&j);
-    use_sums(&j);
+    for (int64_t c = 0; c < g.channels; c++) join_channel(&j, c);
+    for (int64_t c = 0; c < g.channels; c++) use_channel_sums(&j, c);
+    put_parameters(&j);
     if (a->dx || a->dresidual) atto__parallel_for(threads, runs_of(&j), backward_runs, &j);
     return ATTO_OK;
 }

@@ -7,13 +7,16 @@
  *              dtarget[c] = - g keep weight[c] log p[c]
  *
  * q[c] = weight[c] (keep t[c] + spread); t is 1 at the label, or a probability. One position at a
- * time, its classes in blocks of up to 1024.
+ * time, its classes in blocks of up to 1024; but forward's top and log_sum of many positions side by side where
+ * classes are few, or an element of the next position stands nearer than the next class.
  */
 #include <float.h>
 #include <stdatomic.h>
 
 #include "backend_cpu/rows.h"
+#include "backend_cpu/stream.h"
 #include "cross_entropy.h"
+#include "divide.h"
 
 typedef struct job {
     const struct atto_cross_entropy_args *a;
@@ -45,6 +48,15 @@ static span classes_of(const job *j, const atto_tensor *t, int64_t position, int
     const int64_t at = t->offset + row * step + position % step;
     return (span){ memory + at * (int64_t)atto_dtype_size(t->dtype), step,
                    (int32_t)(left < ATTO_BLOCK ? left : ATTO_BLOCK), t->dtype };
+}
+
+/* The block as floats; asks for the one behind it. */
+static const float *load_ahead(span s, float *buffer)
+{
+    const float *values = load_block(s, buffer);
+    s.first = (char *)s.first + s.n * (int64_t)atto_dtype_size(s.dtype);
+    if (s.stride == 1) prefetch_block(s);
+    return values;
 }
 
 /* The weights of those classes. */
@@ -99,7 +111,7 @@ static normaliser normalise(const job *j, int64_t position)
     float top = -FLT_MAX, sum = 0.0f, buffer[ATTO_BLOCK], e[ATTO_BLOCK];
     for (int64_t first = 0; first < j->c.classes; first += ATTO_BLOCK) {
         const span s = classes_of(j, j->a->x, position, first);
-        const float *x = load_block(s, buffer);
+        const float *x = load_ahead(s, buffer);
         const float larger = block_max(top, x, s.n);
         ATTO_SIMD
         for (int32_t i = 0; i < s.n; i++) e[i] = attop_exp_share(x[i] - larger);
@@ -107,6 +119,73 @@ static normaliser normalise(const job *j, int64_t position)
         top = larger;
     }
     return (normaliser){ top, attop_log(sum) };
+}
+
+/* ---- positions side by side ---- */
+
+#define SIDE_BY_SIDE 64
+#define FEW_CLASSES  32
+
+static bool is_side_by_side(const atto__cross_entropy *c)
+{
+    return c->step > 1 || c->classes <= FEW_CLASSES;
+}
+
+/* Positions that follow each other in one outer index; where classes do, all are of one. */
+typedef struct group {
+    int64_t first;
+    int32_t n;
+} group;
+
+static int64_t positions_of_outer(const atto__cross_entropy *c)
+{
+    return c->step > 1 ? c->step : c->positions;
+}
+
+static int64_t groups_of_outer(const atto__cross_entropy *c)
+{
+    return atto__divide_up(positions_of_outer(c), SIDE_BY_SIDE);
+}
+
+static int64_t groups(const atto__cross_entropy *c)
+{
+    return c->positions == 0 ? 0 : c->positions / positions_of_outer(c) * groups_of_outer(c);
+}
+
+static group group_of(const atto__cross_entropy *c, int64_t unit)
+{
+    const int64_t length = positions_of_outer(c), per_outer = groups_of_outer(c);
+    const int64_t start = unit % per_outer * SIDE_BY_SIDE, left = length - start;
+    return (group){ unit / per_outer * length + start,
+                    (int32_t)(left < SIDE_BY_SIDE ? left : SIDE_BY_SIDE) };
+}
+
+/* Class c of x at all positions of a group. */
+static span class_of(const job *j, group k, int64_t c)
+{
+    span s = classes_of(j, j->a->x, k.first, c);
+    s.stride = j->c.step > 1 ? 1 : j->c.classes;
+    s.n = k.n;
+    return s;
+}
+
+static void normalise_group(const job *j, group k, normaliser *out)
+{
+    float top[SIDE_BY_SIDE], sum[SIDE_BY_SIDE], buffer[SIDE_BY_SIDE];
+    for (int32_t i = 0; i < k.n; i++) top[i] = -FLT_MAX, sum[i] = 0.0f;
+    for (int64_t c = 0; c < j->c.classes; c++) {
+        const float *x = load_block(class_of(j, k, c), buffer);
+        ATTO_SIMD
+        for (int32_t i = 0; i < k.n; i++) top[i] = x[i] > top[i] ? x[i] : top[i];
+    }
+    for (int64_t c = 0; c < j->c.classes; c++) {
+        const float *x = load_block(class_of(j, k, c), buffer);
+        ATTO_SIMD
+        for (int32_t i = 0; i < k.n; i++) sum[i] += attop_exp_share(x[i] - top[i]);
+    }
+    ATTO_SIMD
+    for (int32_t i = 0; i < k.n; i++) sum[i] = attop_log(sum[i]);
+    for (int32_t i = 0; i < k.n; i++) out[i] = (normaliser){ top[i], sum[i] };
 }
 
 /* What forward saved, or that again. */
@@ -162,11 +241,13 @@ static float label_loss(const job *j, const verdict *v, normaliser norm, int64_t
     return -(((*load_block(s, one) - norm.top) - norm.log_sum) * v->weight);
 }
 
-static float position_loss(const job *j, const verdict *v, int64_t position)
+/* known: its normaliser, or NULL. */
+static float position_loss(const job *j, const verdict *v, int64_t position,
+                           const normaliser *known)
 {
     const atto_tensor *lse = j->a->lse;
     if (!v->counts && !lse) return v->wrong ? NAN : 0.0f;
-    const normaliser norm = normalise(j, position);
+    const normaliser norm = known ? *known : normalise(j, position);
     if (lse) ((float *)atto__memory(lse))[lse->offset + position] = norm.top + norm.log_sum;
     if (!v->counts) return v->wrong ? NAN : 0.0f;
     return j->c.soft || j->c.smoothed ? spread_loss(j, v, norm, position)
@@ -201,13 +282,26 @@ typedef struct forward_job {
     float *weight, *loss; /* [positions]; loss NULL: only weights */
 } forward_job;
 
+static void forward_position(const forward_job *f, int64_t p, const normaliser *known)
+{
+    const verdict v = judge(f->j, p);
+    f->weight[p] = v.weight;
+    if (f->loss) f->loss[p] = position_loss(f->j, &v, p, known);
+}
+
 static void forward_positions(const void *job_, int64_t begin, int64_t end)
 {
+    for (int64_t p = begin; p < end; p++) forward_position(job_, p, NULL);
+}
+
+static void forward_groups(const void *job_, int64_t begin, int64_t end)
+{
     const forward_job *f = job_;
-    for (int64_t p = begin; p < end; p++) {
-        const verdict v = judge(f->j, p);
-        f->weight[p] = v.weight;
-        if (f->loss) f->loss[p] = position_loss(f->j, &v, p);
+    normaliser norm[SIDE_BY_SIDE];
+    for (int64_t unit = begin; unit < end; unit++) {
+        const group k = group_of(&f->j->c, unit);
+        normalise_group(f->j, k, norm);
+        for (int32_t i = 0; i < k.n; i++) forward_position(f, k.first + i, &norm[i]);
     }
 }
 
@@ -227,7 +321,10 @@ atto_status ATTO_LEVEL_NAME(cross_entropy_forward)(atto_device *dev,
     float *loss = none && n > 0 ? (float *)atto__memory(a->loss) + a->loss->offset : each;
     dev->stats.launches++;
     const forward_job forward = { &j, weight, loss };
-    atto__parallel_for(threads, n, forward_positions, &forward);
+    if (is_side_by_side(&j.c))
+        atto__parallel_for(threads, groups(&j.c), forward_groups, &forward);
+    else
+        atto__parallel_for(threads, n, forward_positions, &forward);
     const float total = sum_all(weight, n, partial, threads);
     if (a->total) store_scalar(a->total, total);
     if (none) return ATTO_OK;
@@ -258,11 +355,11 @@ static float sum_of_targets(const job *j, const verdict *v, int64_t position)
     return sum;
 }
 
-static void put(span to, float *values, bool add)
+static void put(const atto_tensor *t, span to, float *values, bool add)
 {
     float buffer[ATTO_BLOCK];
     if (add) accumulate_block(values, to, buffer);
-    store_block(values, to);
+    put_block(values, to, streams_to(t) && to.stride == 1);
 }
 
 static void clear_position(const job *j, int64_t position)
@@ -280,11 +377,11 @@ static void dx_block(const job *j, const verdict *v, normaliser norm, float g, f
     float buffer[ATTO_BLOCK], q[ATTO_BLOCK];
     const span s = classes_of(j, j->a->x, position, first);
     targets_of(j, v, position, first, s.n, q);
-    const float *x = load_block(s, buffer);
+    const float *x = load_ahead(s, buffer);
     ATTO_SIMD
     for (int32_t i = 0; i < s.n; i++)
         q[i] = g * (attop_exp_share((x[i] - norm.top) - norm.log_sum) * sum - q[i]);
-    put(classes_of(j, j->a->dx, position, first), q, j->a->add_dx);
+    put(j->a->dx, classes_of(j, j->a->dx, position, first), q, j->a->add_dx);
 }
 
 /* dtarget of a block: - g keep w log p. */
@@ -301,7 +398,7 @@ static void dtarget_block(const job *j, normaliser norm, float g, int64_t positi
         ATTO_SIMD
         for (int32_t i = 0; i < s.n; i++) d[i] *= w[i];
     }
-    put(classes_of(j, j->a->dtarget, position, first), d, j->a->add_dtarget);
+    put(j->a->dtarget, classes_of(j, j->a->dtarget, position, first), d, j->a->add_dtarget);
 }
 
 static void position_gradient(const job *j, const upstream *up, int64_t position)
@@ -348,6 +445,7 @@ static void backward_positions(const void *job_, int64_t begin, int64_t end)
 {
     const backward_job *b = job_;
     for (int64_t p = begin; p < end; p++) position_gradient(b->j, b->up, p);
+    end_stream();
 }
 
 atto_status ATTO_LEVEL_NAME(cross_entropy_backward)(atto_device *dev,

@@ -13,6 +13,7 @@
 
 #include "backend_cpu/row_norm.h"
 #include "backend_cpu/rows.h"
+#include "divide.h"
 
 #define MAX_SLABS 32
 
@@ -36,19 +37,46 @@ static float number_at(const atto_tensor *t, int64_t at)
     return t ? ((const float *)atto__memory(t))[t->offset + at] : 0.0f;
 }
 
+/* ahead: the row that will be needed after some others. */
+static void write_forward(const job *j, int64_t r, const row_moments *m, int64_t ahead)
+{
+    const atto__row_norm *n = j->n;
+    const int64_t next = r + ahead < n->rows ? ahead * n->cols : 0;
+    put_number(n->mean, r, m->mean + m->rest);
+    put_number(n->rstd, r, m->rstd);
+    write_row(row_at(n->x, r, n->cols), row_at(n->y, r, n->cols), n->cols, m, j->w, j->b, next,
+              j->streams);
+}
+
+static void forward_row(const job *j, int64_t r)
+{
+    const atto__row_norm *n = j->n;
+    const row_moments m = moments_of(row_at(n->x, r, n->cols), n->cols, n->centred, n->eps);
+    write_forward(j, r, &m, 1);
+}
+
 static void forward_rows(const void *job_, int64_t begin, int64_t end)
 {
     const job *j = job_;
+    for (int64_t r = begin; r < end; r++) forward_row(j, r);
+    if (j->streams) end_stream();
+}
+
+/* Groups of VEC_LANES rows; what is left of the last one goes row by row. */
+static void forward_groups(const void *job_, int64_t begin, int64_t end)
+{
+    const job *j = job_;
     const atto__row_norm *n = j->n;
-    for (int64_t r = begin; r < end; r++) {
+    row_moments m[VEC_LANES];
+    for (int64_t r = begin * VEC_LANES; r < end * VEC_LANES; r += VEC_LANES) {
         const row_of x = row_at(n->x, r, n->cols);
-        const row_moments m = moments_of(x, n->cols, n->centred, n->eps);
-        put_number(n->mean, r, m.mean + m.rest);
-        put_number(n->rstd, r, m.rstd);
-        write_row(x, row_at(n->y, r, n->cols), n->cols, &m, j->w, j->b, r + 1 < n->rows,
-                  j->streams);
+        const bool whole = r + VEC_LANES <= n->rows;
+        for (int64_t i = r; !whole && i < n->rows; i++) forward_row(j, i);
+        if (!whole) continue;
+        ROW_BY_DTYPE(x.dtype, short_moments(x, (int32_t)n->cols, n->centred, n->eps, m, row_dtype));
+        for (int32_t i = 0; i < VEC_LANES; i++) write_forward(j, r + i, &m[i], VEC_LANES);
     }
-    if (j->streams) vec_stream_end();
+    if (j->streams) end_stream();
 }
 
 /* w or b as floats: in place, converted, or constant. Scratch of cols floats. */
@@ -90,11 +118,51 @@ static atto_status norm_forward(atto_device *dev, const atto__row_norm *n)
                     .b = parameter_of(n->b, 0.0f, n->cols, scratch + n->cols),
                     .streams = streams_to(n->y) };
     dev->stats.launches++;
-    atto__parallel_for(threads_for(dev, n), n->rows, forward_rows, &j);
+    const int32_t threads = threads_for(dev, n);
+    if (is_short_row(n->cols))
+        atto__parallel_for(threads, atto__divide_up(n->rows, VEC_LANES), forward_groups, &j);
+    else
+        atto__parallel_for(threads, n->rows, forward_rows, &j);
     return ATTO_OK;
 }
 
 /* ---- backward ---- */
+
+static row_grad grad_of(const job *j, int64_t r, int64_t ahead)
+{
+    const atto__row_norm *n = j->n;
+    return (row_grad){ .x = row_at(n->x, r, n->cols),
+                       .dy = row_at(n->dy, r, n->cols),
+                       .w = j->w,
+                       .mean = number_at(n->mean, r),
+                       .rstd = number_at(n->rstd, r),
+                       .cols = n->cols,
+                       .centred = n->centred,
+                       .ahead = r + ahead < n->rows ? ahead * n->cols : 0 };
+}
+
+static void write_backward(const job *j, int64_t r, const row_grad *g, row_sums sums)
+{
+    const atto__row_norm *n = j->n;
+    if (n->dx) write_row_grad(g, sums, row_at(n->dx, r, n->cols), n->add_dx, j->streams);
+}
+
+/* VEC_LANES rows from r on. */
+static void backward_group(const job *j, int64_t r, float *dw)
+{
+    const int32_t cols = (int32_t)j->n->cols;
+    row_grad g[VEC_LANES];
+    row_sums sums[VEC_LANES];
+    for (int32_t i = 0; i < VEC_LANES; i++) g[i] = grad_of(j, r + i, VEC_LANES);
+    ROW_BY_DTYPE(g[0].x.dtype, short_sums(g, cols, dw, dw ? dw + cols : NULL, sums, row_dtype));
+    for (int32_t i = 0; i < VEC_LANES; i++) write_backward(j, r + i, &g[i], sums[i]);
+}
+
+static void backward_row(const job *j, int64_t r, float *dw)
+{
+    const row_grad g = grad_of(j, r, 1);
+    write_backward(j, r, &g, sum_row(&g, dw, dw ? dw + g.cols : NULL));
+}
 
 static void backward_slabs(const void *job_, int64_t begin, int64_t end)
 {
@@ -104,21 +172,13 @@ static void backward_slabs(const void *job_, int64_t begin, int64_t end)
     for (int64_t s = begin; s < end; s++) {
         const int64_t last = (s + 1) * per_slab < n->rows ? (s + 1) * per_slab : n->rows;
         float *dw = j->partial ? j->partial + 2 * s * n->cols : NULL;
+        int64_t r = s * per_slab;
         for (int64_t i = 0; dw && i < 2 * n->cols; i++) dw[i] = 0.0f;
-        for (int64_t r = s * per_slab; r < last; r++) {
-            const row_grad g = { .x = row_at(n->x, r, n->cols),
-                                 .dy = row_at(n->dy, r, n->cols),
-                                 .w = j->w,
-                                 .mean = number_at(n->mean, r),
-                                 .rstd = number_at(n->rstd, r),
-                                 .cols = n->cols,
-                                 .centred = n->centred,
-                                 .has_next = r + 1 < n->rows };
-            const row_sums sums = sum_row(&g, dw, dw ? dw + n->cols : NULL);
-            if (n->dx) write_row_grad(&g, sums, row_at(n->dx, r, n->cols), n->add_dx, j->streams);
-        }
+        for (; is_short_row(n->cols) && r + VEC_LANES <= last; r += VEC_LANES)
+            backward_group(j, r, dw);
+        for (; r < last; r++) backward_row(j, r, dw);
     }
-    if (j->streams) vec_stream_end();
+    if (j->streams) end_stream();
 }
 
 /* One parameter's gradient: slabs' sums in order. */

@@ -11,6 +11,10 @@
 #include "backend_cpu/level.h"
 #include "backend_cpu/parallel.h"
 
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
 /* Floats per block: three of them with their sources stay in a 32 KiB first-level cache. */
 #define ATTO_BLOCK 1024
 
@@ -43,6 +47,14 @@ static inline block_at locate_block(const atto__layout *l, int64_t per_row, int6
     return at;
 }
 
+/* Behind a thread's last store past the caches (stream.h), before others may read. */
+ATTO_INLINE void end_stream(void)
+{
+#if defined(__SSE2__)
+    _mm_sfence();
+#endif
+}
+
 typedef struct block_walk {
     const atto__layout *layout;
     int64_t per_row;
@@ -57,6 +69,7 @@ static inline void walk_blocks(const void *walk_, int64_t begin, int64_t end)
         const block_at at = locate_block(walk->layout, walk->per_row, unit);
         walk->body(walk->job, &at);
     }
+    end_stream();
 }
 
 /* Runs body over every block of the walk, blocks shared out to threads. */

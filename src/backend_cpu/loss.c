@@ -11,6 +11,7 @@
  */
 #include "backend_cpu/fold.h"
 #include "backend_cpu/rows.h"
+#include "backend_cpu/stream.h"
 #include "divide.h"
 
 #define TASK_ELEMENTS 16384
@@ -29,8 +30,11 @@ typedef struct loss_loops {
     {                                                                                              \
         const float fixed = a[0];                                                                  \
         (void)fixed;                                                                               \
-        ATTO_SIMD                                                                                  \
-        for (int32_t i = 0; i < n; i++) y[i] = g * formula(x[i], t[i], number);                    \
+        for (int32_t first = 0; first < n; first += ATTO_CHUNK) {                                  \
+            const int32_t end = ask_ahead(x, t, first, n);                                         \
+            ATTO_SIMD                                                                              \
+            for (int32_t i = first; i < end; i++) y[i] = g * formula(x[i], t[i], number);          \
+        }                                                                                          \
     }
 #define X(NAME, name, rule)                             \
     LOOP(name##_each, attom_loss_##name, fixed)         \
@@ -92,9 +96,10 @@ static void each_block(const void *args, const block_at *at)
     const struct atto_loss_args *a = args;
     float buffer[ATTO_BLOCK];
     const span to = span_of(a->loss, at);
-    float *y = store_target(to, buffer);
+    const bool past_cache = streams_to(a->loss) && to.stride == 1;
+    float *y = past_cache ? buffer : store_target(to, buffer);
     weighted_losses(a, at, y);
-    store_block(y, to);
+    put_block(y, to, past_cache);
 }
 
 typedef struct sum_task {
@@ -168,12 +173,13 @@ static void put_gradient(const grad_job *job, const block_in *in, const block_at
 {
     float buffer[ATTO_BLOCK], other[ATTO_BLOCK];
     const span to = span_of(out, at);
-    float *d = add ? buffer : store_target(to, buffer);
+    const bool past_cache = streams_to(out) && to.stride == 1;
+    float *d = add || past_cache ? buffer : store_target(to, buffer);
     df(in->x, in->t, in->a, job->dloss ? *job->dloss / job->divisor : 1.0f, d, at->n);
     if (in->w) multiply(d, in->w, at->n);
     if (!job->dloss) multiply(d, load_block(span_of(job->a->dloss, at), other), at->n);
     if (add) accumulate_block(d, to, other);
-    store_block(d, to);
+    put_block(d, to, past_cache);
 }
 
 static void grad_block(const void *job_, const block_at *at)

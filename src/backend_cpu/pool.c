@@ -16,7 +16,7 @@
 #include <string.h>
 
 #include "backend_cpu/rows.h"
-#include "backend_cpu/vec.h"
+#include "backend_cpu/stream.h"
 #include "pooling.h"
 
 /* Elements of an input row that stand in a buffer at a time. */
@@ -32,16 +32,25 @@ typedef struct job {
     bool add;
     const float
         *column_count; /* means: [w.out], the part of the divisor that a window's width is */
+    bool streams;      /* dx passes the caches by */
+    /* backward along channels: first and last output of [w.in, 2]; means: 1 / parts of the divisor */
+    const int64_t *columns;
+    const float *row_scale, *column_scale;
 } job;
 
 static job avg_job(const struct atto_avg_pool_args *a, const atto_tensor *x, const atto_tensor *y)
 {
-    return (job){ atto__avg_pool_of(a, x, y), false, x, y, NULL, a->add_dx, NULL };
+    return (job){ .p = atto__avg_pool_of(a, x, y), .x = x, .y = y, .add = a->add_dx };
 }
 
 static job max_job(const struct atto_max_pool_args *a, const atto_tensor *x, const atto_tensor *y)
 {
-    return (job){ atto__pooling_of(x, y, &a->window), true, x, y, a->indices, a->add_dx, NULL };
+    return (job){ .p = atto__pooling_of(x, y, &a->window),
+                  .is_max = true,
+                  .x = x,
+                  .y = y,
+                  .indices = a->indices,
+                  .add = a->add_dx };
 }
 
 static int64_t least(int64_t a, int64_t b)
@@ -144,15 +153,18 @@ static void divide_all(float *v, float divisor, int32_t n)
     for (int32_t i = 0; i < n; i++) v[i] /= divisor;
 }
 
+/* Where positions go before store_positions: the tensor itself where they are as wide, else buffer. */
+static int32_t *position_target(span to, int32_t *buffer)
+{
+    return to.dtype == ATTO_I32 ? to.first : buffer;
+}
+
 static void store_positions(const int32_t *at, span to)
 {
-    if (to.dtype == ATTO_I32) {
-        memcpy(to.first, at, (size_t)to.n * sizeof *at);
-    } else {
-        int64_t *wide = to.first;
-        ATTO_SIMD
-        for (int32_t i = 0; i < to.n; i++) wide[i] = at[i];
-    }
+    if (to.dtype == ATTO_I32) return;
+    int64_t *wide = to.first;
+    ATTO_SIMD
+    for (int32_t i = 0; i < to.n; i++) wide[i] = at[i];
 }
 
 static void store_position(int64_t at, span to)
@@ -342,14 +354,17 @@ static void divide_stretch(const job *j, const stretch *s, atto__pool_span h, fl
 
 static void forward_stretch(const job *j, const stretch *s)
 {
-    float acc[ATTO_BLOCK];
-    int32_t at[ATTO_BLOCK];
+    float buffer[ATTO_BLOCK];
+    int32_t positions[ATTO_BLOCK];
     const atto__pool_span h = atto__pool_window_of(&j->p.h, s->oh);
     const span y = span_at(j->y, s->b, s->c, s->oh, s->first, s->n);
+    float *acc = store_target(y, buffer);
     set_all(acc, j->is_max ? -INFINITY : 0.0f, s->n);
     if (j->indices) {
+        const span to = span_at(j->indices, s->b, s->c, s->oh, s->first, s->n);
+        int32_t *at = position_target(to, positions);
         fold_stretch_arg(j, s, h, acc, at);
-        store_positions(at, span_at(j->indices, s->b, s->c, s->oh, s->first, s->n));
+        store_positions(at, to);
     } else {
         fold_stretch(j, s, h, acc);
     }
@@ -386,9 +401,14 @@ static void forward_rows(const void *job_, int64_t begin, int64_t end)
 /* ---- forward along channels ---- */
 
 /* Elements of a window: where they lie in x, and their positions in the plane. */
-#define TAPS 64
+#define TAPS         64
+#define PIXELS_AHEAD 8
 typedef struct taps {
     int32_t n;
+    bool first; /* of the window: results begin at start and its position */
+    float start;
+    int32_t start_at;
+    int64_t ahead; /* where an element lies that will be read soon */
     int64_t at[TAPS];
     int32_t position[TAPS];
 } taps;
@@ -397,45 +417,58 @@ typedef struct taps {
 static void next_taps(const job *j, int64_t b, int64_t c, atto__pool_span h, atto__pool_span w,
                       int64_t *r, int64_t *q, taps *t)
 {
-    const int64_t *stride = j->x->stride;
-    for (t->n = 0; *r < h.end && t->n < TAPS; *r += j->p.h.dilation, *q = w.begin)
+    const int64_t *stride = j->x->stride, plane = j->x->offset + b * stride[0] + c;
+    for (t->n = 0; *r < h.end && t->n < TAPS; *r += j->p.h.dilation, *q = w.begin) {
+        const int64_t row = plane + *r * stride[2], position = *r * j->p.w.in;
         for (; *q < w.end; *q += j->p.w.dilation) {
             if (t->n == TAPS) return;
-            t->at[t->n] = j->x->offset + b * stride[0] + c + *r * stride[2] + *q * stride[3];
-            t->position[t->n++] = (int32_t)(*r * j->p.w.in + *q);
+            t->at[t->n] = row + *q * stride[3];
+            t->position[t->n++] = (int32_t)(position + *q);
         }
-}
-
-ATTO_INLINE vec choose(vec_u32 mask, vec a, vec b)
-{
-    return (vec)((mask & (vec_u32)a) | (~mask & (vec_u32)b));
-}
-
-/* VEC_LANES channels over all taps; those of one dtype are one loop. */
-ATTO_INLINE void fold_lanes(const taps *t, const void *x, int32_t i, atto_dtype dtype, bool is_max,
-                            float *acc, int32_t *at)
-{
-    vec best = vec_load(acc + i);
-    vec_u32 where = { 0 };
-    if (at) memcpy(&where, at + i, sizeof where);
-    for (int32_t k = 0; k < t->n; k++) {
-        const vec v = vec_load_as(x, t->at[k] + i, dtype);
-        if (!is_max) {
-            best += v;
-            continue;
-        }
-        const vec_u32 takes = (vec_u32)(v > best) | (vec_u32)(v != v);
-        const vec_u32 position = (where & 0u) + (uint32_t)t->position[k];
-        best = choose(takes, v, best);
-        where = (takes & position) | (~takes & where);
     }
-    vec_store(acc + i, best);
-    if (at) memcpy(at + i, &where, sizeof where);
+}
+
+/* Vectors of channels that are taken side by side: a pixel's lines follow each other in memory. */
+#define SIDE_BY_SIDE 4
+
+/* count vectors of channels over all taps; those of one dtype are one loop. */
+ATTO_INLINE void fold_lanes(const taps *t, const void *x, int32_t i, atto_dtype dtype, bool is_max,
+                            int32_t count, float *acc, int32_t *at)
+{
+    vec best[SIDE_BY_SIDE];
+    vec_u32 where[SIDE_BY_SIDE];
+    VEC_UNROLL
+    for (int32_t v = 0; v < count; v++) {
+        best[v] = vec_all(t->start);
+        where[v] = (vec_u32){ 0 } + (uint32_t)t->start_at;
+        if (t->first) continue;
+        best[v] = vec_load(acc + i + v * VEC_LANES);
+        if (at) memcpy(&where[v], at + i + v * VEC_LANES, sizeof where[v]);
+    }
+    for (int32_t k = 0; k < t->n; k++) {
+        const vec_u32 position = (vec_u32){ 0 } + (uint32_t)t->position[k];
+        VEC_UNROLL
+        for (int32_t v = 0; v < count; v++) {
+            const int64_t element = t->at[k] + i + v * VEC_LANES;
+            const vec x_v = vec_load_as(x, element, dtype);
+            vec_prefetch_as(x, element + t->ahead, dtype);
+            const vec_u32 takes = (vec_u32)(x_v > best[v]) | (vec_u32)(x_v != x_v);
+            where[v] = (takes & position) | (~takes & where[v]);
+            best[v] = is_max ? vec_choose(takes, x_v, best[v]) : best[v] + x_v;
+        }
+    }
+    VEC_UNROLL
+    for (int32_t v = 0; v < count; v++) {
+        vec_store(acc + i + v * VEC_LANES, best[v]);
+        if (at) memcpy(at + i + v * VEC_LANES, &where[v], sizeof where[v]);
+    }
 }
 
 ATTO_INLINE void fold_lane(const taps *t, const void *x, int32_t i, atto_dtype dtype, bool is_max,
                            float *acc, int32_t *at)
 {
+    if (t->first) acc[i] = t->start;
+    if (t->first && at) at[i] = t->start_at;
     for (int32_t k = 0; k < t->n; k++) {
         const float v = vec_one_as(x, t->at[k] + i, dtype);
         const bool takes = TAKES(v, acc[i]);
@@ -448,7 +481,9 @@ ATTO_INLINE void fold_taps_as(const taps *t, const void *x, int32_t n, atto_dtyp
                               bool is_max, float *acc, int32_t *at)
 {
     int32_t i = 0;
-    for (; i + VEC_LANES <= n; i += VEC_LANES) fold_lanes(t, x, i, dtype, is_max, acc, at);
+    for (; i + SIDE_BY_SIDE * VEC_LANES <= n; i += SIDE_BY_SIDE * VEC_LANES)
+        fold_lanes(t, x, i, dtype, is_max, SIDE_BY_SIDE, acc, at);
+    for (; i + VEC_LANES <= n; i += VEC_LANES) fold_lanes(t, x, i, dtype, is_max, 1, acc, at);
     for (; i < n; i++) fold_lane(t, x, i, dtype, is_max, acc, at);
 }
 
@@ -476,15 +511,19 @@ static void fold_taps(const taps *t, const job *j, int32_t n, float *acc, int32_
 static void forward_pixel(const job *j, int64_t b, int64_t c, atto__pool_span h, atto__pool_span w,
                           float *acc, int32_t *at, int32_t n)
 {
-    taps t;
     int64_t r = h.begin, q = w.begin;
     const bool is_empty = h.begin >= h.end || w.begin >= w.end;
-    const int32_t start = is_empty ? -1 : (int32_t)(h.begin * j->p.w.in + w.begin);
-    set_all(acc, j->is_max ? -INFINITY : 0.0f, n);
-    for (int32_t i = 0; at && i < n; i++) at[i] = start;
+    taps t; /* the arrays are long: only what counts is set */
+    t.n = 0;
+    t.first = true;
+    t.ahead = PIXELS_AHEAD * j->x->stride[3];
+    t.start = j->is_max ? -INFINITY : 0.0f;
+    t.start_at = is_empty ? -1 : (int32_t)(h.begin * j->p.w.in + w.begin);
+    if (is_empty) fold_taps(&t, j, n, acc, at);
     while (!is_empty && r < h.end) {
         next_taps(j, b, c, h, w, &r, &q, &t);
         fold_taps(&t, j, n, acc, at);
+        t.first = false;
     }
 }
 
@@ -492,7 +531,7 @@ static void forward_channels(const void *job_, int64_t begin, int64_t end)
 {
     const job *j = job_;
     float acc[ATTO_BLOCK];
-    int32_t at[ATTO_BLOCK];
+    int32_t positions[ATTO_BLOCK];
     for (int64_t unit = begin; unit < end; unit++) {
         const int64_t oh = unit % j->p.h.out, b = unit / j->p.h.out;
         const atto__pool_span h = atto__pool_window_of(&j->p.h, oh);
@@ -503,10 +542,16 @@ static void forward_channels(const void *job_, int64_t begin, int64_t end)
                 const int32_t n = (int32_t)least(ATTO_BLOCK, j->p.channels - c);
                 const span y = span_at(j->y, b, c, oh, ow, n);
                 float *results = store_target(y, acc);
-                forward_pixel(j, b, c, h, w, results, j->indices ? at : NULL, n);
+                if (j->indices) {
+                    const span to = span_at(j->indices, b, c, oh, ow, n);
+                    int32_t *at = position_target(to, positions);
+                    forward_pixel(j, b, c, h, w, results, at, n);
+                    store_positions(at, to);
+                } else {
+                    forward_pixel(j, b, c, h, w, results, NULL, n);
+                }
                 if (!j->is_max) divide_all(results, divisor, n);
                 store_block(results, y);
-                if (j->indices) store_positions(at, span_at(j->indices, b, c, oh, ow, n));
             }
         }
     }
@@ -754,8 +799,9 @@ static void backward_rows(const void *job_, int64_t begin, int64_t end)
 /* Outputs whose windows reach over a pixel: where their channels lie. */
 typedef struct outs {
     int32_t n;
+    bool first; /* of the pixel: sums begin at 0 */
     int64_t dy[TAPS], index[TAPS];
-    float divisor[TAPS]; /* means */
+    float scale[TAPS]; /* means: 1 / divisor */
 } outs;
 
 /* From [*oh, *ow] on, as far as there is room. */
@@ -763,87 +809,108 @@ static void next_outs(const job *j, int64_t b, int64_t c, const int64_t *rows,
                       const int64_t *columns, int64_t *oh, int64_t *ow, outs *o)
 {
     const int64_t *s = j->y->stride, *at = j->indices ? j->indices->stride : s;
-    const int64_t offset = j->indices ? j->indices->offset : 0;
-    for (o->n = 0; *oh <= rows[1] && o->n < TAPS; (*oh)++, *ow = columns[0]) {
-        const atto__pool_span h = atto__pool_window_of(&j->p.h, *oh);
-        const float count = j->is_max ? 1.0f : row_count(j, h);
+    const int64_t plane = j->y->offset + b * s[0] + c;
+    const int64_t indices = j->indices ? j->indices->offset + b * at[0] + c : 0;
+    for (o->n = 0; *oh <= rows[1] && o->n < TAPS; (*oh)++, *ow = columns[0])
         for (; *ow <= columns[1]; (*ow)++) {
             if (o->n == TAPS) return;
-            o->dy[o->n] = j->y->offset + b * s[0] + c + *oh * s[2] + *ow * s[3];
-            o->index[o->n] = offset + b * at[0] + c + *oh * at[2] + *ow * at[3];
-            o->divisor[o->n++] = j->is_max ? 1.0f : count * j->column_count[*ow];
+            o->dy[o->n] = plane + *oh * s[2] + *ow * s[3];
+            o->index[o->n] = indices + *oh * at[2] + *ow * at[3];
+            o->scale[o->n++] = j->is_max ? 1.0f : j->row_scale[*oh] * j->column_scale[*ow];
         }
-    }
 }
 
-/* VEC_LANES channels; at: 32-bit indices. */
+/* count vectors of channels; at: 32-bit indices. */
 ATTO_INLINE void gather_lanes(const outs *o, const void *dy, const int32_t *at, int32_t here,
-                              int32_t i, atto_dtype dtype, bool is_max, float *acc)
+                              int32_t i, atto_dtype dtype, bool is_max, int32_t count, bool streams,
+                              float *acc)
 {
-    vec sum = vec_load(acc + i);
+    vec sum[SIDE_BY_SIDE];
+    VEC_UNROLL
+    for (int32_t v = 0; v < count; v++) {
+        sum[v] = vec_all(0.0f);
+        if (!o->first) sum[v] = vec_load(acc + i + v * VEC_LANES);
+    }
     for (int32_t k = 0; k < o->n; k++) {
-        const vec v = vec_load_as(dy, o->dy[k] + i, dtype);
-        if (is_max) {
-            vec_u32 index;
-            memcpy(&index, at + o->index[k] + i, sizeof index);
-            sum += (vec)((vec_u32)(index == (uint32_t)here) & (vec_u32)v);
-        } else {
-            sum += v / vec_all(o->divisor[k]);
+        const vec scale = vec_all(o->scale[k]);
+        VEC_UNROLL
+        for (int32_t v = 0; v < count; v++) {
+            const vec d = vec_load_as(dy, o->dy[k] + i + v * VEC_LANES, dtype);
+            vec_u32 index = { 0 };
+            if (is_max) memcpy(&index, at + o->index[k] + i + v * VEC_LANES, sizeof index);
+            sum[v] += is_max ? (vec)((vec_u32)(index == (uint32_t)here) & (vec_u32)d) : d * scale;
         }
     }
-    vec_store(acc + i, sum);
+    VEC_UNROLL
+    for (int32_t v = 0; v < count; v++) {
+        if (streams)
+            vec_stream(acc + i + v * VEC_LANES, sum[v]);
+        else
+            vec_store(acc + i + v * VEC_LANES, sum[v]);
+    }
 }
 
 ATTO_INLINE int32_t gather_vectors_as(const outs *o, const job *j, int32_t here, int32_t n,
-                                      atto_dtype dtype, bool is_max, float *acc)
+                                      atto_dtype dtype, bool is_max, bool streams, float *acc)
 {
     int32_t i = 0;
+    const void *dy = atto__memory(j->y);
     const int32_t *at = is_max ? atto__memory(j->indices) : NULL;
+    for (; i + SIDE_BY_SIDE * VEC_LANES <= n; i += SIDE_BY_SIDE * VEC_LANES)
+        gather_lanes(o, dy, at, here, i, dtype, is_max, SIDE_BY_SIDE, streams, acc);
     for (; i + VEC_LANES <= n; i += VEC_LANES)
-        gather_lanes(o, atto__memory(j->y), at, here, i, dtype, is_max, acc);
+        gather_lanes(o, dy, at, here, i, dtype, is_max, 1, streams, acc);
     return i;
 }
 
 ATTO_INLINE int32_t gather_vectors(const outs *o, const job *j, int32_t here, int32_t n,
-                                   bool is_max, float *acc)
+                                   bool is_max, bool streams, float *acc)
 {
-    if (j->y->dtype == ATTO_F16) return gather_vectors_as(o, j, here, n, ATTO_F16, is_max, acc);
-    if (j->y->dtype == ATTO_BF16) return gather_vectors_as(o, j, here, n, ATTO_BF16, is_max, acc);
-    return gather_vectors_as(o, j, here, n, ATTO_F32, is_max, acc);
+    const atto_dtype dtype = j->y->dtype;
+    if (dtype == ATTO_F16) return gather_vectors_as(o, j, here, n, ATTO_F16, is_max, false, acc);
+    if (dtype == ATTO_BF16) return gather_vectors_as(o, j, here, n, ATTO_BF16, is_max, false, acc);
+    return streams ? gather_vectors_as(o, j, here, n, ATTO_F32, is_max, true, acc)
+                   : gather_vectors_as(o, j, here, n, ATTO_F32, is_max, false, acc);
 }
 
 /* Channels from i on, one by one. */
 static void gather_rest(const outs *o, const job *j, int64_t here, int32_t i, int32_t n, float *acc)
 {
-    for (; i < n; i++)
+    for (; i < n; i++) {
+        if (o->first) acc[i] = 0.0f;
         for (int32_t k = 0; k < o->n; k++) {
             const float v = vec_one_as(atto__memory(j->y), o->dy[k] + i, j->y->dtype);
             if (!j->is_max) {
-                acc[i] += v / o->divisor[k];
+                acc[i] += v * o->scale[k];
                 continue;
             }
             const span indices = { atto__memory(j->indices), 1, 0, j->indices->dtype };
             acc[i] += index_at(indices, o->index[k] + i) == here ? v : 0.0f;
         }
+    }
 }
 
-/* n channels of one pixel. */
+/* n channels of one pixel; past_cache: where they go they are not read. */
 static void backward_pixel(const job *j, int64_t b, int64_t c, int64_t h, int64_t w,
-                           const int64_t *rows, float *acc, int32_t n)
+                           const int64_t *rows, float *acc, int32_t n, bool past_cache)
 {
-    outs o;
-    const int64_t columns[] = { atto__pool_first(&j->p.w, w), atto__pool_last(&j->p.w, w) };
+    outs o; /* the arrays are long: only what counts is set */
+    o.first = true;
+    const int64_t *columns = j->columns + 2 * w;
     const int64_t here = h * j->p.w.in + w;
     const bool is_short = !j->is_max || (j->indices->dtype == ATTO_I32 && here <= INT32_MAX);
+    const int64_t outputs = (rows[1] - rows[0] + 1) * (columns[1] - columns[0] + 1);
+    const bool streams = past_cache && outputs <= TAPS;
     int64_t oh = rows[0], ow = columns[0];
-    set_all(acc, 0.0f, n);
-    while (oh <= rows[1] && columns[0] <= columns[1]) {
+    do {
         int32_t done = 0;
         next_outs(j, b, c, rows, columns, &oh, &ow, &o);
-        if (is_short && j->is_max) done = gather_vectors(&o, j, (int32_t)here, n, true, acc);
-        if (!j->is_max) done = gather_vectors(&o, j, 0, n, false, acc);
+        if (is_short && j->is_max)
+            done = gather_vectors(&o, j, (int32_t)here, n, true, streams, acc);
+        if (!j->is_max) done = gather_vectors(&o, j, 0, n, false, streams, acc);
         gather_rest(&o, j, here, done, n, acc);
-    }
+        o.first = false;
+    } while (oh <= rows[1] && columns[0] <= columns[1]);
 }
 
 static void backward_channels(const void *job_, int64_t begin, int64_t end)
@@ -858,18 +925,45 @@ static void backward_channels(const void *job_, int64_t begin, int64_t end)
                 const int32_t n = (int32_t)least(ATTO_BLOCK, j->p.channels - c);
                 const span dx = span_at(j->x, b, c, h, w, n);
                 float *results = j->add ? acc : store_target(dx, acc);
-                backward_pixel(j, b, c, h, w, rows, results, n);
+                const bool past_cache =
+                    j->streams && results == dx.first && (uintptr_t)results % sizeof(vec) == 0;
+                backward_pixel(j, b, c, h, w, rows, results, n, past_cache);
                 if (j->add) accumulate_block(results, dx, buffer);
                 store_block(results, dx);
             }
     }
+    end_stream();
 }
 
-static atto_status run_backward(atto_device *dev, const job *j, const atto__layout *layout)
+/* What backward_channels looks up: j->columns, and for means the scales, in scratch. */
+static atto_status tabulate(atto_device *dev, job *j, atto_buffer headers[2])
+{
+    atto_tensor columns, scales;
+    const int64_t reach = 2 * j->p.w.in, outputs = j->p.h.out + j->p.w.out;
+    ATTO_TRY(atto__scratch_tensor(dev, ATTO_I64, 1, &reach, &headers[0], &columns));
+    ATTO_TRY(atto__scratch_tensor(dev, ATTO_F32, 1, &outputs, &headers[1], &scales));
+    int64_t *column = atto__memory(&columns);
+    for (int64_t w = 0; w < j->p.w.in; w++) {
+        column[2 * w] = atto__pool_first(&j->p.w, w);
+        column[2 * w + 1] = atto__pool_last(&j->p.w, w);
+    }
+    float *row_scale = atto__memory(&scales), *column_scale = row_scale + j->p.h.out;
+    for (int64_t o = 0; o < j->p.h.out && !j->is_max; o++)
+        row_scale[o] = 1.0f / row_count(j, atto__pool_window_of(&j->p.h, o));
+    for (int64_t o = 0; o < j->p.w.out && !j->is_max; o++)
+        column_scale[o] = 1.0f / j->column_count[o];
+    j->columns = column, j->row_scale = row_scale, j->column_scale = column_scale;
+    return ATTO_OK;
+}
+
+static atto_status run_backward(atto_device *dev, job *j, const atto__layout *layout)
 {
     const int64_t rows = j->p.batch * j->p.h.in;
+    atto_buffer headers[2];
     dev->stats.launches++;
+    j->streams = !j->add && streams_to(j->x);
     if (layout->channels_last) {
+        ATTO_TRY(tabulate(dev, j, headers));
         atto__parallel_for(threads_for(dev, j), rows, backward_channels, j);
     } else {
         atto__parallel_for(threads_for(dev, j), rows * j->p.channels, backward_rows, j);
@@ -891,6 +985,6 @@ atto_status ATTO_LEVEL_NAME(max_pool_backward)(atto_device *dev, const struct at
                                                const atto__layout *layout)
 {
     if (!a->dx) return ATTO_OK;
-    const job j = max_job(a, a->dx, a->dy);
+    job j = max_job(a, a->dx, a->dy);
     return run_backward(dev, &j, layout);
 }

@@ -8,15 +8,10 @@
 
 #include <math.h>
 
-#include "backend_cpu/loops.h"
-#include "backend_cpu/vec.h"
+#include "backend_cpu/stream.h"
 
 #define ROW_SUMS 4
 #define ROW_STEP (ROW_SUMS * VEC_LANES)
-
-/* Results of more bytes than a cache keeps go past it: whoever reads them next finds them in memory
- * anyway, and a line need not be read before it is written. */
-#define STREAM_ABOVE (16 << 20)
 
 typedef struct row_of {
     void *memory;
@@ -32,36 +27,10 @@ static inline row_of row_at(const atto_tensor *t, int64_t r, int64_t cols)
     return (row_of){ memory + at * (int64_t)atto_dtype_size(t->dtype), t->dtype };
 }
 
-static inline bool streams_to(const atto_tensor *t)
-{
-    return t->dtype == ATTO_F32 && atto_tensor_numel(t) * 4 > STREAM_ABOVE;
-}
-
 /* Whether vectors of the row may be streamed: their addresses are multiples of their size. */
 static inline bool is_aligned(const void *memory)
 {
     return (uintptr_t)memory % sizeof(vec) == 0;
-}
-
-ATTO_INLINE void vec_stream(float *to, vec v)
-{
-#if defined(__AVX512F__)
-    _mm512_stream_ps(to, (__m512)v);
-#elif defined(__AVX2__)
-    _mm256_stream_ps(to, (__m256)v);
-#elif defined(__SSE2__)
-    _mm_stream_ps(to, (__m128)v);
-#else
-    vec_store(to, v);
-#endif
-}
-
-/* Streamed results are there for whoever sees that the caller's unit is done. */
-ATTO_INLINE void vec_stream_end(void)
-{
-#if defined(__SSE2__)
-    _mm_sfence();
-#endif
 }
 
 /* ---- moments ---- */
@@ -151,6 +120,58 @@ static inline row_moments moments_of(row_of x, int64_t cols, bool centred, float
     return m;
 }
 
+/* Rows of whole vectors, at most so many elements long, are taken VEC_LANES at a time: what is done once a row
+ * costs more there than the row. */
+#define ROW_SHORT 256
+
+static inline bool is_short_row(int64_t cols)
+{
+    return cols > 0 && cols <= ROW_SHORT && cols % VEC_LANES == 0;
+}
+
+/* Lane r of the result is the sum over row r's lanes. */
+ATTO_INLINE vec vec_sum_rows(vec_u32 rows[VEC_LANES])
+{
+    vec sum = { 0 };
+    vec_transpose(rows);
+    VEC_UNROLL
+    for (int32_t i = 0; i < VEC_LANES; i++) sum += (vec)rows[i];
+    return sum;
+}
+
+/* moments_of of VEC_LANES rows; all sums are those of a block, which are floats there too. */
+ATTO_INLINE void short_moments(row_of x, int32_t cols, bool centred, float eps, row_moments *out,
+                               atto_dtype dtype)
+{
+    vec_u32 sums[VEC_LANES], squares[VEC_LANES];
+    float mean[VEC_LANES] = { 0.0f };
+    vec all = { 0 };
+    for (int32_t r = 0; r < VEC_LANES && centred; r++) {
+        vec sum = { 0 };
+        for (int32_t i = 0; i < cols; i += VEC_LANES)
+            sum += vec_load_as(x.memory, r * cols + i, dtype);
+        sums[r] = (vec_u32)sum;
+    }
+    if (centred) all = vec_sum_rows(sums) / vec_all((float)cols);
+    vec_store(mean, all);
+    for (int32_t r = 0; r < VEC_LANES; r++) {
+        vec sum = { 0 }, square = { 0 };
+        for (int32_t i = 0; i < cols; i += VEC_LANES) {
+            const vec d = vec_load_as(x.memory, r * cols + i, dtype) - vec_all(mean[r]);
+            sum += d;
+            square += d * d;
+        }
+        sums[r] = (vec_u32)sum;
+        squares[r] = (vec_u32)square;
+    }
+    const vec rest = centred ? vec_sum_rows(sums) / vec_all((float)cols) : all;
+    const vec variance = vec_sum_rows(squares) / vec_all((float)cols) - rest * rest;
+    for (int32_t r = 0; r < VEC_LANES; r++) {
+        const float var = variance[r] < 0.0f ? 0.0f : variance[r]; /* NaN stays */
+        out[r] = (row_moments){ mean[r], rest[r], attop_rsqrt(var + eps) };
+    }
+}
+
 /* ---- y = (x - mean) rstd w + b ---- */
 
 ATTO_INLINE void write_block(row_of x, int64_t first, int32_t n, const row_moments *m,
@@ -185,11 +206,10 @@ static inline span block_of(row_of row, int64_t first, int64_t cols)
                    (int32_t)(left < ATTO_BLOCK ? left : ATTO_BLOCK), row.dtype };
 }
 
-/* has_next: the next row will be needed, and is asked for. */
+/* Elements that lie so far ahead will be needed, and are asked for. */
 static inline void write_row(row_of x, row_of y, int64_t cols, const row_moments *m, const float *w,
-                             const float *b, bool has_next, bool streams)
+                             const float *b, int64_t ahead, bool streams)
 {
-    const int64_t ahead = has_next ? cols : 0;
     const bool past_cache = streams && is_aligned(y.memory);
     for (int64_t first = 0; first < cols; first += ATTO_BLOCK) {
         float buffer[ATTO_BLOCK];
@@ -208,7 +228,8 @@ typedef struct row_grad {
     const float *w;
     float mean, rstd;
     int64_t cols;
-    bool centred, has_next;
+    bool centred;
+    int64_t ahead; /* elements that lie so far ahead are asked for */
 } row_grad;
 
 /* Sums of g and of g n over the row, g = dy w. */
@@ -265,6 +286,31 @@ static inline row_sums sum_row(const row_grad *r, float *dw, float *db)
     return sums;
 }
 
+/* sum_row of VEC_LANES short rows. */
+ATTO_INLINE void short_sums(const row_grad *rows, int32_t cols, float *dw, float *db, row_sums *out,
+                            atto_dtype dtype)
+{
+    vec_u32 sums_g[VEC_LANES], sums_gn[VEC_LANES];
+    for (int32_t k = 0; k < VEC_LANES; k++) {
+        const row_grad *r = &rows[k];
+        const vec mean = vec_all(r->mean), rstd = vec_all(r->rstd);
+        vec sum_g = { 0 }, sum_gn = { 0 };
+        for (int32_t i = 0; i < cols; i += VEC_LANES) {
+            const vec normal = (vec_load_as(r->x.memory, i, dtype) - mean) * rstd;
+            const vec dy = vec_load_as(r->dy.memory, i, dtype), g = dy * vec_load(r->w + i);
+            sum_g += g;
+            sum_gn += g * normal;
+            if (!dw) continue;
+            vec_store(dw + i, vec_load(dw + i) + dy * normal);
+            vec_store(db + i, vec_load(db + i) + dy);
+        }
+        sums_g[k] = (vec_u32)sum_g;
+        sums_gn[k] = (vec_u32)sum_gn;
+    }
+    const vec g = vec_sum_rows(sums_g), gn = vec_sum_rows(sums_gn);
+    for (int32_t k = 0; k < VEC_LANES; k++) out[k] = (row_sums){ (double)g[k], (double)gn[k] };
+}
+
 /* dx = rstd (g - mean_g - n mean_gn) */
 ATTO_INLINE void write_grad_block(const row_grad *r, int64_t first, int32_t n, float mean_g,
                                   float mean_gn, float *to, int64_t ahead, bool streams,
@@ -299,7 +345,6 @@ ATTO_INLINE void write_grad_block(const row_grad *r, int64_t first, int32_t n, f
 static inline void write_row_grad(const row_grad *r, row_sums sums, row_of dx, bool add,
                                   bool streams)
 {
-    const int64_t ahead = r->has_next ? r->cols : 0;
     const float mean_g = r->centred ? (float)(sums.g / (double)r->cols) : 0.0f;
     const float mean_gn = (float)(sums.gn / (double)r->cols);
     const bool past_cache = streams && is_aligned(dx.memory);
@@ -307,7 +352,7 @@ static inline void write_row_grad(const row_grad *r, row_sums sums, row_of dx, b
         float buffer[ATTO_BLOCK], old[ATTO_BLOCK];
         const span s = block_of(dx, first, r->cols);
         float *to = add ? buffer : store_target(s, buffer);
-        ROW_BY_DTYPE(r->x.dtype, write_grad_block(r, first, s.n, mean_g, mean_gn, to, ahead,
+        ROW_BY_DTYPE(r->x.dtype, write_grad_block(r, first, s.n, mean_g, mean_gn, to, r->ahead,
                                                   past_cache, row_dtype));
         if (add) accumulate_block(to, s, old);
         store_block(to, s);

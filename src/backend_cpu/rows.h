@@ -1,57 +1,62 @@
 /* SPDX-License-Identifier: MIT */
 /* Sums and maxima over a block of floats, in an order that depends on its length alone.
  *
- * Sixteen running results side by side make vectors of every level without -ffast-math. */
+ * Four running vectors side by side: one would wait for itself, each addition for the one before. */
 #ifndef ATTO_ROWS_H
 #define ATTO_ROWS_H
 
 #include "backend_cpu/loops.h"
+#include "backend_cpu/vec.h"
 
-#define ATTO_LANES 16
+#define ROWS_RUNNING 4
+#define ROWS_STEP    (ROWS_RUNNING * VEC_LANES)
 
 /* The largest of first and the block. NaN may get lost. */
 static inline float block_max(float first, const float *v, int32_t n)
 {
-    float top[ATTO_LANES];
-    for (int32_t k = 0; k < ATTO_LANES; k++) top[k] = first;
+    vec top[ROWS_RUNNING];
     int32_t i = 0;
-    for (; i + ATTO_LANES <= n; i += ATTO_LANES) {
-        ATTO_SIMD
-        for (int32_t k = 0; k < ATTO_LANES; k++) top[k] = v[i + k] > top[k] ? v[i + k] : top[k];
+    VEC_UNROLL
+    for (int32_t k = 0; k < ROWS_RUNNING; k++) top[k] = vec_all(first);
+    for (; i + ROWS_STEP <= n; i += ROWS_STEP) {
+        VEC_UNROLL
+        for (int32_t k = 0; k < ROWS_RUNNING; k++)
+            top[k] = vec_max(vec_load(v + i + k * VEC_LANES), top[k]);
     }
-    for (; i < n; i++) top[0] = v[i] > top[0] ? v[i] : top[0];
-    for (int32_t half = ATTO_LANES / 2; half > 0; half /= 2)
-        for (int32_t k = 0; k < half; k++) top[k] = top[k + half] > top[k] ? top[k + half] : top[k];
-    return top[0];
+    for (; i + VEC_LANES <= n; i += VEC_LANES) top[0] = vec_max(vec_load(v + i), top[0]);
+    float largest = vec_top(vec_max(vec_max(top[0], top[1]), vec_max(top[2], top[3])));
+    for (; i < n; i++) largest = v[i] > largest ? v[i] : largest;
+    return largest;
 }
 
 static inline float block_sum(const float *v, int32_t n)
 {
-    float sum[ATTO_LANES] = { 0.0f };
+    vec sum[ROWS_RUNNING] = { { 0 } };
     int32_t i = 0;
-    for (; i + ATTO_LANES <= n; i += ATTO_LANES) {
-        ATTO_SIMD
-        for (int32_t k = 0; k < ATTO_LANES; k++) sum[k] += v[i + k];
+    for (; i + ROWS_STEP <= n; i += ROWS_STEP) {
+        VEC_UNROLL
+        for (int32_t k = 0; k < ROWS_RUNNING; k++) sum[k] += vec_load(v + i + k * VEC_LANES);
     }
-    for (; i < n; i++) sum[i % ATTO_LANES] += v[i];
-    for (int32_t half = ATTO_LANES / 2; half > 0; half /= 2)
-        for (int32_t k = 0; k < half; k++) sum[k] += sum[k + half];
-    return sum[0];
+    for (; i + VEC_LANES <= n; i += VEC_LANES) sum[0] += vec_load(v + i);
+    float total = vec_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
+    for (; i < n; i++) total += v[i];
+    return total;
 }
 
 /* The sum of products, in the same order. */
 static inline float block_dot(const float *a, const float *b, int32_t n)
 {
-    float sum[ATTO_LANES] = { 0.0f };
+    vec sum[ROWS_RUNNING] = { { 0 } };
     int32_t i = 0;
-    for (; i + ATTO_LANES <= n; i += ATTO_LANES) {
-        ATTO_SIMD
-        for (int32_t k = 0; k < ATTO_LANES; k++) sum[k] += a[i + k] * b[i + k];
+    for (; i + ROWS_STEP <= n; i += ROWS_STEP) {
+        VEC_UNROLL
+        for (int32_t k = 0; k < ROWS_RUNNING; k++)
+            sum[k] += vec_load(a + i + k * VEC_LANES) * vec_load(b + i + k * VEC_LANES);
     }
-    for (; i < n; i++) sum[i % ATTO_LANES] += a[i] * b[i];
-    for (int32_t half = ATTO_LANES / 2; half > 0; half /= 2)
-        for (int32_t k = 0; k < half; k++) sum[k] += sum[k + half];
-    return sum[0];
+    for (; i + VEC_LANES <= n; i += VEC_LANES) sum[0] += vec_load(a + i) * vec_load(b + i);
+    float total = vec_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
+    for (; i < n; i++) total += a[i] * b[i];
+    return total;
 }
 
 typedef struct sum_job {

@@ -26,6 +26,7 @@ typedef struct job {
     int32_t width; /* columns side by side; 0: rows */
     int64_t per_outer;
     bool streams; /* the result passes the caches by */
+    bool add;     /* to what is there: gradients */
 } job;
 
 static float sign_of(const job *j)
@@ -53,18 +54,14 @@ static int32_t block_of(int64_t left)
 /* Where results go before put: in place, unless something is to be done with them on the way. */
 static float *target_of(const job *j, span to, float *buffer)
 {
-    return j->streams || j->a->add_dx ? buffer : store_target(to, buffer);
+    return j->streams || j->add ? buffer : store_target(to, buffer);
 }
 
 static void put(const job *j, float *values, span to)
 {
     float buffer[ATTO_BLOCK];
-    if (j->a->add_dx) accumulate_block(values, to, buffer);
-    if (j->streams) {
-        stream_block(values, to.first, to.n);
-    } else {
-        store_block(values, to);
-    }
+    if (j->add) accumulate_block(values, to, buffer);
+    put_block(values, to, j->streams);
 }
 
 /* The block as floats with the sign that the kind gives them. */
@@ -98,31 +95,42 @@ static void scale_block(const float *e, float factor, float *to, int32_t n)
     for (int32_t i = 0; i < n; i++) to[i] = factor * e[i];
 }
 
-/* What a pass over a row leaves: its maximum, the sum of e^(x - top), and if the row fits the room, each
+/* Longer rows keep their e in y, where a second-level cache still has it when it is scaled. */
+#define KEPT (256 * ATTO_BLOCK)
+
+/* What a pass over a row leaves: its maximum, the sum of e^(x - top), and if there is a place for it, each
  * block's e relative to the maximum so far. */
 typedef struct pass {
     float top, sum;
-    float tops[ROOM / ATTO_BLOCK];
-    float e[ROOM];
+    float *e; /* NULL: computed again */
+    float tops[KEPT / ATTO_BLOCK];
+    float room[ROOM];
 } pass;
+
+static float *place_of_e(const job *j, int64_t row, pass *p)
+{
+    const int64_t n = j->axis.size;
+    if (is_log(j) || n > KEPT) return NULL;
+    if (n <= ROOM) return p->room;
+    return j->a->y->dtype == ATTO_F32 ? span_at(j->a->y, row * n, 1, 0).first : NULL;
+}
 
 /* The sum is scaled down when a block has a larger maximum. It starts at a finite number, since
  * -inf - -inf is NaN; a NaN that the maximum drops comes back in the sum. */
 static void read_row(const job *j, int64_t row, pass *p)
 {
     const int64_t n = j->axis.size;
-    const bool fits = n <= ROOM;
     float buffer[ATTO_BLOCK];
-    p->top = -FLT_MAX, p->sum = 0.0f;
+    p->top = -FLT_MAX, p->sum = 0.0f, p->e = place_of_e(j, row, p);
     for (int64_t first = 0; first < n; first += ATTO_BLOCK) {
         const span s = span_at(j->a->x, row * n + first, 1, block_of(n - first));
         const float *x = load_signed(j, s, buffer);
-        float *e = p->e + (fits ? first : 0);
+        float *e = p->e ? p->e + first : p->room;
         const float larger = block_max(p->top, x, s.n);
         shares_block(x, larger, 1.0f, e, s.n);
         p->sum = p->sum * attop_exp_share(p->top - larger) + block_sum(e, s.n);
         p->top = larger;
-        if (fits) p->tops[first / ATTO_BLOCK] = larger;
+        if (p->e) p->tops[first / ATTO_BLOCK] = larger;
     }
 }
 
@@ -135,9 +143,10 @@ static void forward_row(const job *j, int64_t row, pass *p)
     for (int64_t first = 0; first < n; first += ATTO_BLOCK) {
         const int32_t count = block_of(n - first);
         const span to = span_at(j->a->y, row * n + first, 1, count);
-        float *y = target_of(j, to, out);
+        const bool in_place = p->e && p->e != p->room;
+        float *y = in_place ? to.first : target_of(j, to, out);
         prefetch_block(span_at(j->a->x, (row + 1) * n + first, 1, count));
-        if (!is_log(j) && n <= ROOM) {
+        if (p->e) {
             const float down = attop_exp_share(p->tops[first / ATTO_BLOCK] - p->top);
             scale_block(p->e + first, down * factor, y, count);
         } else {
@@ -145,7 +154,7 @@ static void forward_row(const job *j, int64_t row, pass *p)
             if (is_log(j)) logs_block(x, p->top, log_sum, y, count);
             if (!is_log(j)) shares_block(x, p->top, factor, y, count);
         }
-        put(j, y, to);
+        if (!in_place) put(j, y, to);
     }
 }
 
@@ -440,9 +449,9 @@ static int32_t width_for(int64_t size)
     return (int32_t)(fit < 16 ? 256 : fit > ATTO_BLOCK ? ATTO_BLOCK : fit);
 }
 
-static job job_of(const struct atto_softmax_args *a)
+static job job_of(const struct atto_softmax_args *a, bool add)
 {
-    job j = { a, atto__axis_of(a->y, a->dim), 0, 1, streams(a->y) };
+    job j = { a, atto__axis_of(a->y, a->dim), 0, 1, streams_to(a->y), add };
     if (j.axis.step == 1) return j;
     j.width = width_for(j.axis.size);
     j.per_outer = (j.axis.step + j.width - 1) / j.width;
@@ -464,7 +473,7 @@ atto_status ATTO_LEVEL_NAME(softmax_forward)(atto_device *dev, const struct atto
                                              const atto__layout *layout)
 {
     (void)layout;
-    const job j = job_of(a);
+    const job j = job_of(a, false);
     return run(dev, &j, forward_rows, forward_columns);
 }
 
@@ -472,6 +481,6 @@ atto_status ATTO_LEVEL_NAME(softmax_backward)(atto_device *dev, const struct att
                                               const atto__layout *layout)
 {
     (void)layout;
-    const job j = job_of(a);
+    const job j = job_of(a, a->add_dx);
     return run(dev, &j, backward_rows, backward_columns);
 }

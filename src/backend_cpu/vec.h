@@ -165,14 +165,67 @@ ATTO_INLINE void vec_transpose(vec_u32 rows[VEC_LANES])
 #endif
 }
 
+/* Neighbours that so many lanes hold change places. */
+#if VEC_LANES == 16
+#define VEC_SWAP_8(v) VEC_PICK(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7)
+#define VEC_SWAP_4(v) VEC_PICK(v, v, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11)
+#define VEC_SWAP_2(v) VEC_PICK(v, v, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13)
+#define VEC_SWAP_1(v) VEC_PICK(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14)
+#elif VEC_LANES == 8
+#define VEC_SWAP_4(v) VEC_PICK(v, v, 4, 5, 6, 7, 0, 1, 2, 3)
+#define VEC_SWAP_2(v) VEC_PICK(v, v, 2, 3, 0, 1, 6, 7, 4, 5)
+#define VEC_SWAP_1(v) VEC_PICK(v, v, 1, 0, 3, 2, 5, 4, 7, 6)
+#else
+#define VEC_SWAP_2(v) VEC_PICK(v, v, 2, 3, 0, 1)
+#define VEC_SWAP_1(v) VEC_PICK(v, v, 1, 0, 3, 2)
+#endif
+
+/* a where the mask's bits are set, else b. */
+ATTO_INLINE vec vec_choose(vec_u32 mask, vec a, vec b)
+{
+    return (vec)((mask & (vec_u32)a) | (~mask & (vec_u32)b));
+}
+
+/* The larger of two; b where they do not compare. Compilers do not see the instruction in the choice. */
+ATTO_INLINE vec vec_max(vec a, vec b)
+{
+#if VEC_LANES == 16
+    return (vec)_mm512_max_ps((__m512)a, (__m512)b);
+#elif VEC_LANES == 8
+    return (vec)_mm256_max_ps((__m256)a, (__m256)b);
+#elif defined(__SSE2__)
+    return (vec)_mm_max_ps((__m128)a, (__m128)b);
+#else
+    return vec_choose((vec_u32)(a > b), a, b);
+#endif
+}
+
 /* Sum of the lanes: halves are added to halves, always in this order. */
 ATTO_INLINE float vec_sum(vec v)
 {
-    float lane[VEC_LANES];
-    memcpy(lane, &v, sizeof v);
-    for (int32_t half = VEC_LANES / 2; half > 0; half /= 2)
-        for (int32_t i = 0; i < half; i++) lane[i] += lane[i + half];
-    return lane[0];
+#if VEC_LANES > 8
+    v += VEC_SWAP_8(v);
+#endif
+#if VEC_LANES > 4
+    v += VEC_SWAP_4(v);
+#endif
+    v += VEC_SWAP_2(v);
+    v += VEC_SWAP_1(v);
+    return v[0];
+}
+
+/* The largest lane. */
+ATTO_INLINE float vec_top(vec v)
+{
+#if VEC_LANES > 8
+    v = vec_max(v, VEC_SWAP_8(v));
+#endif
+#if VEC_LANES > 4
+    v = vec_max(v, VEC_SWAP_4(v));
+#endif
+    v = vec_max(v, VEC_SWAP_2(v));
+    v = vec_max(v, VEC_SWAP_1(v));
+    return v[0];
 }
 
 #endif
