@@ -62,7 +62,7 @@ static atto_status backward(atto_device *dev, const bench_row *row, const bench_
     return call(dev, row, t, true);
 }
 
-static atto_status prepare(atto_device *dev, const bench_row *row, bench_tensors *t)
+static atto_status make_extras(atto_device *dev, const bench_row *row, bench_tensors *t)
 {
     const int64_t n = images_of(row, &t->x).shape[0];
     for (int i = W; i <= RSTD; i++) {
@@ -74,21 +74,32 @@ static atto_status prepare(atto_device *dev, const bench_row *row, bench_tensors
     return forward(dev, row, t); /* mean and rstd, for backward */
 }
 
+/* Two, because rows with the same one share their tensors. */
+static atto_status prepare_groups(atto_device *dev, const bench_row *row, bench_tensors *t)
+{
+    return make_extras(dev, row, t);
+}
+
+static atto_status prepare_instances(atto_device *dev, const bench_row *row, bench_tensors *t)
+{
+    return make_extras(dev, row, t);
+}
+
 /* 334 images where the options say 67,108,864 elements. */
 /* clang-format off */
-#define PAIR(op_)                                                                             \
-    { .op = op_, .pass = "forward", .call = forward, .prepare = prepare,                      \
+#define PAIR(op_, prepare_)                                                                   \
+    { .op = op_, .pass = "forward", .call = forward, .prepare = prepare_,                     \
       .rows = 334, .cols = CHANNELS * EDGE * EDGE, .reads = 2, .writes = 1, .flops = 8,       \
       .default_dtypes = BENCH_DTYPE(ATTO_F32) | BENCH_DTYPE(ATTO_BF16), .dtypes = BENCH_FLOATS }, \
-    { .op = op_, .pass = "backward", .call = backward, .prepare = prepare,                    \
+    { .op = op_, .pass = "backward", .call = backward, .prepare = prepare_,                   \
       .rows = 334, .cols = CHANNELS * EDGE * EDGE, .reads = 4, .writes = 1, .flops = 14,      \
       .default_dtypes = BENCH_DTYPE(ATTO_F32) | BENCH_DTYPE(ATTO_BF16), .dtypes = BENCH_FLOATS }
 
 const bench_row bench_group_norm_rows[] = {
-    PAIR("group_norm"),
-    PAIR("group_norm channels_last"),
-    PAIR("instance_norm"),
-    PAIR("instance_norm channels_last"),
+    PAIR("group_norm", prepare_groups),
+    PAIR("group_norm channels_last", prepare_groups),
+    PAIR("instance_norm", prepare_instances),
+    PAIR("instance_norm channels_last", prepare_instances),
 };
 /* clang-format on */
 

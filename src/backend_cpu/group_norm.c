@@ -13,6 +13,7 @@
 #include "batch_norm.h"
 
 #include "backend_cpu/channels.h"
+#include "backend_cpu/rows.h"
 
 /* So many images are shared out whole. */
 #define ENOUGH_IMAGES 16
@@ -300,13 +301,12 @@ static void add_columns(const job *j, const block *k, const float *x, const floa
 /* The same of one channel. */
 static void add_row(const job *j, const block *k, const float *x, const float *dy)
 {
-    float product[ATTO_BLOCK];
+    float apart[ATTO_BLOCK];
     const float shift = j->shift[k->number];
     ATTO_SIMD
-    for (int32_t i = 0; i < k->n; i++) product[i] = dy[i] * (x[i] - shift);
-    const row_of all = { (void *)(uintptr_t)dy, ATTO_F32 }, products = { product, ATTO_F32 };
-    j->first[k->part] += (float)sum_moments(all, k->n, 0.0f).sum;
-    j->second[k->part] += (float)sum_moments(products, k->n, 0.0f).sum;
+    for (int32_t i = 0; i < k->n; i++) apart[i] = x[i] - shift;
+    j->first[k->part] += block_sum(dy, k->n);
+    j->second[k->part] += block_dot(dy, apart, k->n);
 }
 
 static void block_of_sums(const job *j, const block *k)
