@@ -167,20 +167,7 @@ static int64_t depth(const bn_scene *s)
 static void judge(const bn_scene *s, const test_tensor *t, const char *op, const double *want,
                   const double *terms, const double *old)
 {
-    if (!t->view.dtype) return;
-    double *got = test_doubles(t->numel), *sum = test_doubles(t->numel);
-    double *allowed = test_doubles(t->numel);
-    const atto_shape shape = atto_shape_of(t->view.rank, t->view.shape);
-    const test_about about = { op, test_layout_name(s->c.layout), t->view.dtype, shape, s->c.seed };
-    test_tensor_get(t, got);
-    for (int64_t i = 0; i < t->numel; i++) {
-        sum[i] = want[i] + (old ? old[i] : 0.0);
-        allowed[i] = isfinite(sum[i]) ? atto_tol(op, t->view.dtype, depth(s),
-                                                 terms[i] + fabs(old ? old[i] : 0.0))
-                                      : 0.0;
-    }
-    expect_close(&about, got, sum, allowed, t->numel);
-    free(got), free(sum), free(allowed);
+    test_judge(t, op, s->c.layout, s->c.seed, depth(s), want, terms, old);
 }
 
 /* Statistics; variances and rstd count the roundings of the squares' sum. */
