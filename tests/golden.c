@@ -77,3 +77,9 @@ void golden_judge(int number, const char *what, const double *got, const double 
                  what, (int)i, got[i], want[i]);
     }
 }
+
+void golden_expect(const test_tensor *t, const char *op, int64_t n, const double *want,
+                   const double *terms)
+{
+    test_judge(t, op, LAYOUT_DENSE, 0, n, want, terms, NULL);
+}

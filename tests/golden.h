@@ -30,4 +30,8 @@ void golden_numbers(FILE *file, const char *word, double *out, int64_t n);
 void golden_judge(int number, const char *what, const double *got, const double *want,
                   const double *terms, int64_t n);
 
+/* The device's answer in t, if it was made, against PyTorch's: test_judge. */
+void golden_expect(const test_tensor *t, const char *op, int64_t n, const double *want,
+                   const double *terms);
+
 #endif

@@ -131,18 +131,6 @@ static void golden_batch_norm_matches_oracle(void **state)
     }
 }
 
-static void judge_device(const test_tensor *t, const char *op, int64_t n, const double *want,
-                         const double *terms)
-{
-    if (!t->view.dtype) return;
-    double got[MOST_NUMBERS], allowed[MOST_NUMBERS];
-    const test_about about = { op, "dense", ATTO_F32, atto_shape_of(t->view.rank, t->view.shape),
-                               0 };
-    test_tensor_get(t, got);
-    for (int64_t i = 0; i < t->numel; i++) allowed[i] = atto_tol(op, ATTO_F32, n, terms[i]);
-    expect_close(&about, got, want, allowed, t->numel);
-}
-
 static const atto_tensor *make(test_tensor *t, bool there, atto_shape shape, const double *values)
 {
     if (!there) return NULL;
@@ -181,13 +169,13 @@ static void check_device(const golden_case *c)
     MUST(atto_batch_norm_forward(test_dev, &a));
     MUST(atto_batch_norm_backward(test_dev, &a));
     const int64_t n = c->n * c->size;
-    judge_device(&t[6], "batch_norm", n, c->y, terms.y_terms);
-    judge_device(&t[4], "batch_norm", n, c->mean_after, ones);
-    judge_device(&t[5], "batch_norm", n, c->var_after, terms.running_var);
-    judge_device(&t[10], "batch_norm_grad", n, c->dx, terms.dx_terms);
-    judge_device(&t[11], "batch_norm_grad", n, c->dw, terms.dw_terms);
-    judge_device(&t[12], "batch_norm_grad", n, c->db, terms.db_terms);
-    judge_device(&t[13], "batch_norm_grad", n, c->dresidual, terms.dz_terms);
+    golden_expect(&t[6], "batch_norm", n, c->y, terms.y_terms);
+    golden_expect(&t[4], "batch_norm", n, c->mean_after, ones);
+    golden_expect(&t[5], "batch_norm", n, c->var_after, terms.running_var);
+    golden_expect(&t[10], "batch_norm_grad", n, c->dx, terms.dx_terms);
+    golden_expect(&t[11], "batch_norm_grad", n, c->dw, terms.dw_terms);
+    golden_expect(&t[12], "batch_norm_grad", n, c->db, terms.db_terms);
+    golden_expect(&t[13], "batch_norm_grad", n, c->dresidual, terms.dz_terms);
     for (int i = 0; i < COUNT_OF(t); i++) test_tensor_drop(&t[i]);
 }
 

@@ -134,18 +134,6 @@ static void golden_cross_entropy_matches_oracle(void **state)
     }
 }
 
-static void judge_device(const test_tensor *t, const char *op, int64_t n, const double *want,
-                         const double *terms)
-{
-    double got[MOST_NUMBERS], allowed[MOST_NUMBERS];
-    const test_about about = { op, "dense", ATTO_F32, atto_shape_of(t->view.rank, t->view.shape),
-                               0 };
-    test_tensor_get(t, got);
-    for (int64_t i = 0; i < t->numel; i++)
-        allowed[i] = isfinite(want[i]) ? atto_tol(op, ATTO_F32, n, terms[i]) : 0.0;
-    expect_close(&about, got, want, allowed, t->numel);
-}
-
 static void make(test_tensor *t, atto_dtype dtype, atto_shape shape, const double *values,
                  const atto_tensor **slot)
 {
@@ -181,9 +169,9 @@ static void check_device(const golden_case *c)
     MUST(atto_cross_entropy_forward(test_dev, &a));
     MUST(atto_cross_entropy_backward(test_dev, &a));
     const int64_t n = c->classes + c->sizes[1];
-    judge_device(&t[3], "cross_entropy", n, c->loss, none ? terms.each_terms : &terms.loss_terms);
-    judge_device(&t[7], "cross_entropy_grad", n, c->dx, terms.dx_terms);
-    if (c->soft) judge_device(&t[8], "cross_entropy_grad", n, c->dtarget, terms.dshares_terms);
+    golden_expect(&t[3], "cross_entropy", n, c->loss, none ? terms.each_terms : &terms.loss_terms);
+    golden_expect(&t[7], "cross_entropy_grad", n, c->dx, terms.dx_terms);
+    if (c->soft) golden_expect(&t[8], "cross_entropy_grad", n, c->dtarget, terms.dshares_terms);
     for (int i = 0; i < COUNT_OF(t); i++) test_tensor_drop(&t[i]);
 }
 

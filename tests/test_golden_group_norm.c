@@ -118,18 +118,6 @@ static void golden_group_norm_matches_oracle(void **state)
     }
 }
 
-static void judge_device(const test_tensor *t, const char *op, int64_t n, const double *want,
-                         const double *terms)
-{
-    if (!t->view.dtype) return;
-    double got[MOST_NUMBERS], allowed[MOST_NUMBERS];
-    const test_about about = { op, "golden", ATTO_F32, atto_shape_of(t->view.rank, t->view.shape),
-                               0 };
-    test_tensor_get(t, got);
-    for (int64_t i = 0; i < t->numel; i++) allowed[i] = atto_tol(op, ATTO_F32, n, terms[i]);
-    expect_close(&about, got, want, allowed, t->numel);
-}
-
 static const atto_tensor *make(test_tensor *t, bool there, atto_shape shape, test_layout layout,
                                const double *values)
 {
@@ -144,8 +132,8 @@ static void judge_running(const golden_case *c, const test_tensor *mean, const t
 {
     double means[MOST_NUMBERS], vars[MOST_NUMBERS];
     for (int i = 0; i < MOST_NUMBERS; i++) means[i] = 4.0, vars[i] = 32.0;
-    judge_device(mean, "group_norm", c->size + c->n, c->mean_after, means);
-    judge_device(var, "group_norm", c->size + c->n, c->var_after, vars);
+    golden_expect(mean, "group_norm", c->size + c->n, c->mean_after, means);
+    golden_expect(var, "group_norm", c->size + c->n, c->var_after, vars);
 }
 
 static void check_device(const golden_case *c, test_layout layout)
@@ -174,10 +162,10 @@ static void check_device(const golden_case *c, test_layout layout)
     MUST(atto_group_norm_forward(test_dev, &a));
     MUST(atto_group_norm_backward(test_dev, &a));
     const int64_t n = c->channels / c->groups * c->size, all = c->n * c->size;
-    judge_device(&t[5], "group_norm", n, c->y, terms.y_terms);
-    judge_device(&t[9], "group_norm_grad", n, c->dx, terms.dx_terms);
-    judge_device(&t[10], "group_norm_grad", n + all, c->dw, terms.dw_terms);
-    judge_device(&t[11], "group_norm_grad", all, c->db, terms.db_terms);
+    golden_expect(&t[5], "group_norm", n, c->y, terms.y_terms);
+    golden_expect(&t[9], "group_norm_grad", n, c->dx, terms.dx_terms);
+    golden_expect(&t[10], "group_norm_grad", n + all, c->dw, terms.dw_terms);
+    golden_expect(&t[11], "group_norm_grad", all, c->db, terms.db_terms);
     if (c->has_running) judge_running(c, &t[3], &t[4]);
     for (int i = 0; i < COUNT_OF(t); i++) test_tensor_drop(&t[i]);
 }

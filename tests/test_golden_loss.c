@@ -222,18 +222,6 @@ static void golden_loss_matches_oracle(void **state)
 
 /* ---- the device ---- */
 
-static void judge_device(const test_tensor *t, const char *op, int64_t n, const double *want,
-                         const double *terms)
-{
-    double got[MOST_NUMBERS], allowed[MOST_NUMBERS];
-    const test_about about = { op, "dense", ATTO_F32, atto_shape_of(t->view.rank, t->view.shape),
-                               0 };
-    test_tensor_get(t, got);
-    for (int64_t i = 0; i < t->numel; i++)
-        allowed[i] = isfinite(want[i]) ? atto_tol(op, ATTO_F32, n, terms[i]) : 0.0;
-    expect_close(&about, got, want, allowed, t->numel);
-}
-
 static void make(test_tensor *t, atto_dtype dtype, atto_shape shape, const double *values,
                  const atto_tensor **slot)
 {
@@ -267,9 +255,9 @@ static void check_pointwise(const golden_case *c)
     MUST(atto_loss_forward(test_dev, &args));
     MUST(atto_loss_backward(test_dev, &args));
     const int64_t full = golden_numel(c->full);
-    judge_device(&t[4], name, full + 5, c->loss, a.loss_terms);
-    judge_device(&t[6], grad, full / c->nx, c->dx, a.dx_terms);
-    judge_device(&t[7], grad, full / c->nt, c->dtarget, a.dtarget_terms);
+    golden_expect(&t[4], name, full + 5, c->loss, a.loss_terms);
+    golden_expect(&t[6], grad, full / c->nx, c->dx, a.dx_terms);
+    golden_expect(&t[7], grad, full / c->nt, c->dtarget, a.dtarget_terms);
     for (int i = 0; i < COUNT_OF(t); i++) test_tensor_drop(&t[i]);
 }
 
@@ -293,8 +281,8 @@ static void check_nll(const golden_case *c)
     make(&t[6], ATTO_F32, c->x_shape, NULL, &args.dx);
     MUST(atto_nll_loss_forward(test_dev, &args));
     MUST(atto_nll_loss_backward(test_dev, &args));
-    judge_device(&t[3], "nll_loss", 2 * c->positions + 5, c->loss, a.loss_terms);
-    judge_device(&t[6], "nll_loss_grad", 1 + c->positions, c->dx, a.dx_terms);
+    golden_expect(&t[3], "nll_loss", 2 * c->positions + 5, c->loss, a.loss_terms);
+    golden_expect(&t[6], "nll_loss_grad", 1 + c->positions, c->dx, a.dx_terms);
     for (int i = 0; i < COUNT_OF(t); i++) test_tensor_drop(&t[i]);
 }
 

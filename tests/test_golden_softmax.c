@@ -80,17 +80,6 @@ static void golden_softmax_matches_oracle(void **state)
     }
 }
 
-static void judge_device(const golden_case *c, const test_tensor *t, const char *op, int64_t n,
-                         const double *want, const double *terms)
-{
-    double got[MOST_NUMBERS], allowed[MOST_NUMBERS];
-    const test_about about = { op, "dense", ATTO_F32, c->shape, 0 };
-    test_tensor_get(t, got);
-    for (int64_t i = 0; i < c->n; i++)
-        allowed[i] = isfinite(want[i]) ? atto_tol(op, ATTO_F32, n, terms[i]) : 0.0;
-    expect_close(&about, got, want, allowed, c->n);
-}
-
 /* y is stored in f32 between the two, which moves dx by a rounding of y: of the terms, and of |y| where it is
  * an exponent. */
 static void check_device(const golden_case *c)
@@ -109,7 +98,7 @@ static void check_device(const golden_case *c)
     test_tensor_put(&t[0], c->x);
     MUST(atto_softmax_forward(test_dev, &a));
     oracle_softmax_forward(&s, unused, terms);
-    judge_device(c, &t[1], c->name, s.size, c->y, terms);
+    golden_expect(&t[1], c->name, s.size, c->y, terms);
 
     snprintf(grad, sizeof grad, "%s_grad", c->name);
     test_tensor_put(&t[1], c->y);
@@ -118,7 +107,7 @@ static void check_device(const golden_case *c)
     oracle_softmax_backward(&s, unused, terms);
     for (int64_t i = 0; i < c->n; i++)
         if (s.kind == ATTO_SOFTMAX_LOG && isfinite(c->y[i])) terms[i] *= 1.0 + fabs(c->y[i]) / 8.0;
-    judge_device(c, &t[3], grad, s.size + 2, c->dx, terms);
+    golden_expect(&t[3], grad, s.size + 2, c->dx, terms);
     for (int i = 0; i < 4; i++) test_tensor_drop(&t[i]);
 }
 
