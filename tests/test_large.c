@@ -81,6 +81,7 @@ static void check(op_fn op)
     const size_t bytes = (size_t)ROWS * COLS * sizeof(float);
     unsigned char *got = malloc(bytes), *want = malloc(bytes);
     assert_true(got && want);
+    MUST(atto_tensor_fill(&s.out, -1.0));
     op(&s);
     MUST(atto_tensor_read(&s.out, got));
     MUST(atto_tensor_fill(&s.out, -1.0));
@@ -92,6 +93,14 @@ static void check(op_fn op)
     assert_memory_equal(got, want, bytes);
     free(got), free(want);
     drop(&s);
+}
+
+/* Rows [n, COLS] as many short ones of a vector's width that divides all of them. */
+#define SHORT 32
+static atto_tensor short_rows_of(const atto_tensor *t)
+{
+    const int64_t n = t->shape[0] * COLS / SHORT;
+    return atto_tensor_of(t->buffer, t->dtype, atto_shape2(n, SHORT), t->offset / SHORT * SHORT);
 }
 
 /* Rows as images [n, ROWS / IMAGES channels, COLS], or [n, DEPTH, ROWS / IMAGES, WIDTH] with channels last. */
@@ -179,6 +188,19 @@ static void batch_norm_images(const scene *s)
     MUST(atto_batch_norm_backward(test_dev, &a));
 }
 
+static void batch_norm_short_rows(const scene *s)
+{
+    const atto_tensor x = short_rows_of(&s->x), dy = short_rows_of(&s->other);
+    const atto_tensor dx = short_rows_of(&s->out);
+    atto_tensor mean = s->mean, rstd = s->rstd;
+    mean.offset = rstd.offset = 0;
+    mean.shape[0] = rstd.shape[0] = SHORT;
+    const struct atto_batch_norm_args a = {
+        .x = &x, .mean = &mean, .rstd = &rstd, .dy = &dy, .dx = &dx, .eps = 1e-5f
+    };
+    MUST(atto_batch_norm_backward(test_dev, &a));
+}
+
 static void loss_forward(const scene *s)
 {
     const struct atto_loss_args a = { .x = &s->x,
@@ -239,6 +261,7 @@ TEST(layer_norm_forward)
 TEST(layer_norm_backward)
 TEST(batch_norm_rows)
 TEST(batch_norm_images)
+TEST(batch_norm_short_rows)
 TEST(loss_forward)
 TEST(loss_backward)
 TEST(cross_entropy_backward)
@@ -247,11 +270,17 @@ TEST(pool_backward)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(large_softmax_forward),     cmocka_unit_test(large_softmax_backward),
-        cmocka_unit_test(large_softmax_columns),     cmocka_unit_test(large_layer_norm_forward),
-        cmocka_unit_test(large_layer_norm_backward), cmocka_unit_test(large_batch_norm_rows),
-        cmocka_unit_test(large_batch_norm_images),   cmocka_unit_test(large_loss_forward),
-        cmocka_unit_test(large_loss_backward),       cmocka_unit_test(large_cross_entropy_backward),
+        cmocka_unit_test(large_softmax_forward),
+        cmocka_unit_test(large_softmax_backward),
+        cmocka_unit_test(large_softmax_columns),
+        cmocka_unit_test(large_layer_norm_forward),
+        cmocka_unit_test(large_layer_norm_backward),
+        cmocka_unit_test(large_batch_norm_rows),
+        cmocka_unit_test(large_batch_norm_images),
+        cmocka_unit_test(large_batch_norm_short_rows),
+        cmocka_unit_test(large_loss_forward),
+        cmocka_unit_test(large_loss_backward),
+        cmocka_unit_test(large_cross_entropy_backward),
         cmocka_unit_test(large_pool_backward),
     };
     return test_main("large", tests, sizeof tests / sizeof tests[0]);

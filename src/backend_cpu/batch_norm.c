@@ -388,18 +388,56 @@ static void add_row(const float *dz, const float *normal, float *sum_dz, float *
     }
 }
 
+/* ---- rows of floats without an activation: straight from x and dy, and dx past the caches ---- */
+
+static bool is_straight(const job *j, const block *k)
+{
+    return k->step && j->a->x->dtype == ATTO_F32 && j->a->act.kind == ATTO_ACT_IDENTITY;
+}
+
+static const float *floats_at(const atto_tensor *t, int64_t at)
+{
+    return floats_of(t) + at;
+}
+
+ATTO_INLINE vec normal_at(const job *j, const block *k, const float *x, int32_t i)
+{
+    return (vec_load(x + i) - vec_load(j->mean + k->channel + i)) *
+           vec_load(j->rstd + k->channel + i);
+}
+
+/* One row of a block; elements that lie so far ahead are asked for. */
+static void add_straight(const job *j, const block *k, int64_t at, int64_t ahead, slab_sums to)
+{
+    const float *x = floats_at(j->a->x, at), *dy = floats_at(j->a->dy, at);
+    float normal[VEC_LANES];
+    int32_t i = 0;
+    for (; i + VEC_LANES <= k->n; i += VEC_LANES) {
+        vec_prefetch_as(x, i + ahead, ATTO_F32);
+        vec_prefetch_as(dy, i + ahead, ATTO_F32);
+        const vec d = vec_load(dy + i);
+        vec_store(to.dz + i, vec_load(to.dz + i) + d);
+        vec_store(to.dzn + i, vec_load(to.dzn + i) + d * normal_at(j, k, x, i));
+    }
+    normalise_by(x + i, j->mean + k->channel + i, j->rstd + k->channel + i, normal, k->n - i, 1);
+    add_row(dy + i, normal, to.dz + i, to.dzn + i, k->n - i);
+}
+
 static void add_sums(const job *j, const block *k, void *state)
 {
     const slab_sums *sums = state;
+    const slab_sums to = { sums->dz + k->channel, sums->dzn + k->channel };
+    for (int32_t r = 0; r < k->rows && is_straight(j, k); r++)
+        add_straight(j, k, k->at + (int64_t)r * k->n, k->next - k->at, to);
+    if (is_straight(j, k)) return;
     float normal[ATTO_BLOCK], buffer[ATTO_BLOCK];
     const float *dz = gradient(j, k, normal, buffer);
-    float *sum_dz = sums->dz + k->channel, *sum_dzn = sums->dzn + k->channel;
     if (!k->step) {
-        *sum_dz += block_sum(dz, k->n);
-        *sum_dzn += block_dot(dz, normal, k->n);
+        *to.dz += block_sum(dz, k->n);
+        *to.dzn += block_dot(dz, normal, k->n);
     }
     for (int32_t r = 0; r < k->rows && k->step; r++)
-        add_row(dz + r * k->n, normal + r * k->n, sum_dz, sum_dzn, k->n);
+        add_row(dz + r * k->n, normal + r * k->n, to.dz, to.dzn, k->n);
 }
 
 static void sum_rows(const job *j, int64_t slab)
@@ -479,9 +517,39 @@ ATTO_INLINE void dx_by(const job *j, const block *k, int32_t r, const float *nor
                  ((w[i * step] * dz[i] - mean_dz[i * step]) - normal[i] * mean_dzn[i * step]);
 }
 
+/* Whether rows of the block need no buffer: dx alone, of whole vectors. */
+static bool is_dx_straight(const job *j, const block *k)
+{
+    const struct atto_batch_norm_args *a = j->a;
+    return is_straight(j, k) && a->dx && !a->add_dx && !a->dresidual && k->n % VEC_LANES == 0;
+}
+
+static void write_straight(const job *j, const block *k, int32_t r)
+{
+    const int64_t at = k->at + (int64_t)r * k->n, ahead = k->next - k->at;
+    const float *x = floats_at(j->a->x, at), *dy = floats_at(j->a->dy, at);
+    float *dx = floats_of(j->a->dx) + at;
+    const bool past_cache = j->streams && is_aligned(dx);
+    for (int32_t i = 0; i < k->n; i += VEC_LANES) {
+        vec_prefetch_as(x, i + ahead, ATTO_F32);
+        vec_prefetch_as(dy, i + ahead, ATTO_F32);
+        const vec g = vec_load(j->w + k->channel + i) * vec_load(dy + i);
+        const vec mean_dz = vec_load(j->mean_dz + k->channel + i);
+        const vec mean_dzn = vec_load(j->mean_dzn + k->channel + i);
+        const vec v =
+            vec_load(j->rstd + k->channel + i) * ((g - mean_dz) - normal_at(j, k, x, i) * mean_dzn);
+        if (past_cache)
+            vec_stream(dx + i, v);
+        else
+            vec_store(dx + i, v);
+    }
+}
+
 static void write_dx(const job *j, const block *k, void *state)
 {
     (void)state;
+    for (int32_t r = 0; r < k->rows && is_dx_straight(j, k); r++) write_straight(j, k, r);
+    if (is_dx_straight(j, k)) return;
     float normal[ATTO_BLOCK], buffer[ATTO_BLOCK], out[ATTO_BLOCK];
     const float *dz = gradient(j, k, normal, buffer);
     if (j->a->dx) {

@@ -794,6 +794,37 @@ static void backward_rows(const void *job_, int64_t begin, int64_t end)
     }
 }
 
+/* ---- backward of maxima, plane by plane ---- */
+
+/* Some planes of floats, whose rows follow each other in all tensors. */
+static bool has_planes(const job *j)
+{
+    return j->is_max && j->p.batch * j->p.channels >= 4 && j->x->dtype == ATTO_F32 &&
+           j->y->dtype == ATTO_F32 && j->x->stride[2] == j->p.w.in &&
+           j->y->stride[2] == j->p.w.out && j->indices->stride[2] == j->p.w.out &&
+           j->p.h.in <= INT32_MAX / j->p.w.in;
+}
+
+/* What stands at an index outside the plane counts for nothing. */
+static void scatter_plane(const job *j, int64_t plane)
+{
+    const int64_t c = plane % j->p.channels, b = plane / j->p.channels;
+    const int64_t elements = j->p.h.in * j->p.w.in, outputs = j->p.h.out * j->p.w.out;
+    const span indices = span_at(j->indices, b, c, 0, 0, 0);
+    const float *dy = span_at(j->y, b, c, 0, 0, 0).first;
+    float *dx = span_at(j->x, b, c, 0, 0, 0).first;
+    if (!j->add) memset(dx, 0, (size_t)elements * sizeof *dx);
+    for (int64_t o = 0; o < outputs; o++) {
+        const int64_t index = index_at(indices, o);
+        if (index >= 0 && index < elements) dx[index] += dy[o];
+    }
+}
+
+static void backward_planes(const void *job_, int64_t begin, int64_t end)
+{
+    for (int64_t plane = begin; plane < end; plane++) scatter_plane(job_, plane);
+}
+
 /* ---- backward along channels ---- */
 
 /* Outputs whose windows reach over a pixel: where their channels lie. */
@@ -965,6 +996,8 @@ static atto_status run_backward(atto_device *dev, job *j, const atto__layout *la
     if (layout->channels_last) {
         ATTO_TRY(tabulate(dev, j, headers));
         atto__parallel_for(threads_for(dev, j), rows, backward_channels, j);
+    } else if (has_planes(j)) {
+        atto__parallel_for(threads_for(dev, j), j->p.batch * j->p.channels, backward_planes, j);
     } else {
         atto__parallel_for(threads_for(dev, j), rows * j->p.channels, backward_rows, j);
     }

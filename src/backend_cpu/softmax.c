@@ -228,6 +228,30 @@ static void gradient_block(const job *j, const float *y, const float *dy, float 
     }
 }
 
+/* Softmax's gradient goes straight past the caches where y and dy are floats; elements that lie so far ahead are
+ * asked for. */
+static bool goes_straight(const job *j)
+{
+    return j->streams && !j->add && !is_log(j);
+}
+
+static void stream_gradient(const job *j, const float *y, const float *dy, float t, float *dx,
+                            int32_t n, int64_t ahead)
+{
+    const vec sign = vec_all(sign_of(j)), sum = vec_all(t);
+    int32_t i = 0;
+    for (; i < n && (uintptr_t)(dx + i) % sizeof(vec) != 0; i++)
+        dx[i] = sign_of(j) * y[i] * (dy[i] - t);
+    for (; i + 16 <= n; i += 16) {
+        vec_prefetch_as(y, i + ahead, ATTO_F32);
+        vec_prefetch_as(dy, i + ahead, ATTO_F32);
+        VEC_UNROLL
+        for (int32_t k = 0; k < 16; k += VEC_LANES)
+            vec_stream(dx + i + k, sign * vec_load(y + i + k) * (vec_load(dy + i + k) - sum));
+    }
+    for (; i < n; i++) dx[i] = sign_of(j) * y[i] * (dy[i] - t);
+}
+
 static float sum_row(const job *j, int64_t row)
 {
     const int64_t n = j->axis.size;
@@ -256,6 +280,10 @@ static void backward_row(const job *j, int64_t row)
         const span to = span_at(j->a->dx, at, 1, count);
         const float *y = load_block(span_at(j->a->y, at, 1, count), y_buffer);
         const float *dy = load_block(span_at(j->a->dy, at, 1, count), dy_buffer);
+        if (goes_straight(j)) {
+            stream_gradient(j, y, dy, t, to.first, count, n);
+            continue;
+        }
         float *dx = target_of(j, to, out);
         prefetch_block(span_at(j->a->y, at + n, 1, count));
         prefetch_block(span_at(j->a->dy, at + n, 1, count));
@@ -274,15 +302,20 @@ static void backward_short_rows(const job *j, int64_t begin, int64_t end)
         const span to = span_at(j->a->dx, at, 1, rows * n);
         const float *y = load_block(span_at(j->a->y, at, 1, rows * n), y_buffer);
         const float *dy = load_block(span_at(j->a->dy, at, 1, rows * n), dy_buffer);
-        float *dx = target_of(j, to, out);
-        prefetch_block(span_at(j->a->y, next, 1, rows * n));
-        prefetch_block(span_at(j->a->dy, next, 1, rows * n));
-        for (int32_t first = 0; first < rows * n; first += n) {
-            const float t =
-                is_log(j) ? block_sum(dy + first, n) : block_dot(y + first, dy + first, n);
-            gradient_block(j, y + first, dy + first, t, dx + first, n);
+        float *dx = goes_straight(j) ? to.first : target_of(j, to, out);
+        if (!goes_straight(j)) {
+            prefetch_block(span_at(j->a->y, next, 1, rows * n));
+            prefetch_block(span_at(j->a->dy, next, 1, rows * n));
         }
-        put(j, dx, to);
+        for (int32_t first = 0; first < rows * n; first += n) {
+            const float *y_row = y + first, *dy_row = dy + first;
+            const float t = is_log(j) ? block_sum(dy_row, n) : block_dot(y_row, dy_row, n);
+            if (goes_straight(j))
+                stream_gradient(j, y_row, dy_row, t, dx + first, n, rows * n);
+            else
+                gradient_block(j, y_row, dy_row, t, dx + first, n);
+        }
+        if (!goes_straight(j)) put(j, dx, to);
         row += rows;
     }
 }
