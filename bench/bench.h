@@ -95,7 +95,8 @@ typedef struct bench_row {
     X(cross_entropy)    \
     X(elementwise)      \
     X(reduce)           \
-    X(softmax) X(glu) X(optim) X(tensor) X(loss) X(nll_loss) X(layer_norm) X(batch_norm) X(pool)
+    X(softmax)          \
+    X(glu) X(optim) X(tensor) X(loss) X(nll_loss) X(layer_norm) X(batch_norm) X(group_norm) X(pool)
 
 #define X(name)                                   \
     extern const bench_row bench_##name##_rows[]; \

@@ -162,6 +162,24 @@ def batch_norm(row):
                  [x, w, b, images(row)])
 
 
+def images(function):
+    """[rows, cols] are images [rows, channels, 56, 56]; an op ending in channels_last wants that format."""
+    def make(row):
+        x = row.normal(row.shape[0], row.shape[1] // IMAGE, 56, 56)
+        if row.op.endswith("channels_last"):
+            x = x.contiguous(memory_format=torch.channels_last)
+        w, b = (torch.ones(x.shape[1], device=row.device, requires_grad=row.backward()) for _ in "wb")
+        return calls(row, function, [x.requires_grad_(row.backward()), w, b])
+    return make
+
+
+def group_norms():
+    """Group norm with 32 groups, instance norm."""
+    kinds = {"group_norm": images(lambda x, w, b: F.group_norm(x, 32, w, b)),
+             "instance_norm": images(lambda x, w, b: F.instance_norm(x, None, None, w, b))}
+    return {op + form: make for op, make in kinds.items() for form in ("", " channels_last")}
+
+
 def loss(function, both=False):
     """Of an input and a target like it; the target wants a gradient where both do."""
     def make(row):
@@ -250,6 +268,7 @@ TORCH = {
     "batch_norm": batch_norm,
     "batch_norm 28x28": batch_norm,
     "batch_norm+residual+relu 28x28": batch_norm,
+    **group_norms(),
     "mse loss": loss(F.mse_loss),
     "mse loss each": loss(lambda x, t: F.mse_loss(x, t, reduction="none")),
     "mse loss both": loss(F.mse_loss, both=True),

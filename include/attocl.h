@@ -15,6 +15,7 @@
 #include <attocl/dropout.h>
 #include <attocl/elementwise.h>
 #include <attocl/glu.h>
+#include <attocl/group_norm.h>
 #include <attocl/layer_norm.h>
 #include <attocl/linear.h>
 #include <attocl/loss.h>

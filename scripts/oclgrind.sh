@@ -50,6 +50,8 @@ items=(
     layer_norm.opencl:layer_norm_backward_takes_another_alignment
     batch_norm.opencl:batch_norm_takes_f16_and_bf16
     group_norm.opencl:group_norm_takes_f16_and_bf16
+    group_norm.opencl:group_norm_packs_what_lies_otherwise
+    instance_norm.opencl:norms_keep_channels_last_without_copies
 )
 
 # An ICD entry for Oclgrind alone, so that no other OpenCL can answer.

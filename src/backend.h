@@ -27,9 +27,8 @@ typedef struct atto__layout {
                        what their sum is divided by */
     bool dense;     /* rank <= 1, every stride 1, logical index = position */
     bool wide; /* an offset relative to a view's start, or an index, reaches 2^31 (or forced) */
-    bool
-        channels_last; /* IMAGES: unit stride along channels, else along width; of the rest only wide
-                           is set */
+    bool channels_last; /* CHANNELS, IMAGES: channels are innermost, else the last dimension; of the
+                           rest only wide is set */
 } atto__layout;
 
 /* Two for each tensor of a user's kernel, and n. */

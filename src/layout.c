@@ -136,18 +136,29 @@ bool atto__view_rows(atto_tensor *t)
     return true;
 }
 
+void atto__view_move(atto_tensor *t, int32_t from, int32_t to)
+{
+    const int64_t size = t->shape[from], stride = t->stride[from];
+    const int32_t step = from < to ? 1 : -1;
+    for (int32_t d = from; d != to; d += step) {
+        t->shape[d] = t->shape[d + step];
+        t->stride[d] = t->stride[d + step];
+    }
+    t->shape[to] = size;
+    t->stride[to] = stride;
+}
+
+bool atto__view_dense_by(const atto_tensor *t, int32_t innermost)
+{
+    atto_tensor moved = *t;
+    if (t->rank > 0) atto__view_move(&moved, innermost, t->rank - 1);
+    return atto__view_dense(&moved);
+}
+
 int32_t atto__view_innermost(const atto_tensor *t)
 {
-    for (int32_t c = 0; c < 2 && t->rank >= 3 && !atto__view_dense(t); c++) {
-        atto_tensor moved = *t;
-        for (int32_t d = c; d + 1 < t->rank; d++) {
-            moved.shape[d] = t->shape[d + 1];
-            moved.stride[d] = t->stride[d + 1];
-        }
-        moved.shape[t->rank - 1] = t->shape[c];
-        moved.stride[t->rank - 1] = t->stride[c];
-        if (atto__view_dense(&moved)) return c;
-    }
+    for (int32_t c = 0; c < 2 && t->rank >= 3 && !atto__view_dense(t); c++)
+        if (atto__view_dense_by(t, c)) return c;
     return t->rank - 1;
 }
 
@@ -173,6 +184,12 @@ bool atto__image_unit(atto_tensor *t, bool channels_last)
     if (t->shape[d] > 1 && t->stride[d] != 1) return false;
     t->stride[d] = 1;
     return true;
+}
+
+bool atto__image_channels_last(const atto_tensor *t)
+{
+    atto_tensor image = *t;
+    return !atto__image_unit(&image, false) && atto__image_unit(&image, true);
 }
 
 bool atto__view_expand(atto_tensor *view, const atto_tensor *full, uint32_t dims)

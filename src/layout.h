@@ -26,6 +26,12 @@ bool atto__view_dense(const atto_tensor *t);
  * strides do not allow that. */
 bool atto__view_rows(atto_tensor *t);
 
+/* Moves a dimension: those between get out of its way. */
+void atto__view_move(atto_tensor *t, int32_t from, int32_t to);
+
+/* Without gaps and row-major but for dimension innermost, which has unit stride; or empty. */
+bool atto__view_dense_by(const atto_tensor *t, int32_t innermost);
+
 /* The channels' dimension, 0 or 1, of an image of three dimensions or more that is channels_last and
  * without gaps; the last dimension of any other view. */
 int32_t atto__view_innermost(const atto_tensor *t);
@@ -37,6 +43,9 @@ void atto__view_image(atto_tensor *t, int32_t spatial);
 /* Makes a view [batch, channels, height, width] one with unit stride along channels, or along width: a
  * stride 0 there becomes 1. False, with the view as it was, where its strides are others. */
 bool atto__image_unit(atto_tensor *t, bool channels_last);
+
+/* Whether such a view has unit stride along channels, and not along width. */
+bool atto__image_channels_last(const atto_tensor *t);
 
 /* No element is reached twice. Exact for strides that nest, otherwise on the safe side. */
 bool atto__view_distinct(const atto_tensor *t);

@@ -316,76 +316,40 @@ static atto_status make_dense(call *c)
     return ATTO_OK;
 }
 
-/* Dimension 1 last, no gaps. */
-static bool is_channels_last(const atto_tensor *t)
-{
-    atto_tensor moved = *t;
-    for (int32_t d = 1; d < t->rank; d++) {
-        const int32_t from = d == t->rank - 1 ? 1 : d + 1;
-        moved.shape[d] = t->shape[from];
-        moved.stride[d] = t->stride[from];
-    }
-    return atto__view_dense(&moved);
-}
-
-/* The same elements as [everything else, channels]. */
-static void view_channels_last(atto_tensor *t)
-{
-    const int64_t channels = t->shape[1], numel = atto_tensor_numel(t);
-    const atto_shape shape = atto_shape2(channels > 0 ? numel / channels : 0, channels);
-    *t = atto_tensor_of(t->buffer, t->dtype, shape, t->offset);
-}
-
-static atto_status merge_channels(call *c)
-{
-    bool dense = true, last = true;
-    for (int32_t i = 0; i < c->operands.count; i++) {
-        const atto_tensor *given = c->operands.list[i].given;
-        if (given->rank < 3 || atto_tensor_numel(given) == 0) continue;
-        dense = dense && atto__view_dense(given);
-        last = last && is_channels_last(given);
-    }
-    for (int32_t i = 0; i < c->operands.count; i++) {
-        atto__operand *o = &c->operands.list[i];
-        if (!dense && last && o->given->rank >= 3)
-            view_channels_last(&o->view);
-        else
-            ATTO_TRY(make_one_dense(c, o));
-    }
-    return ATTO_OK;
-}
-
 /* ---- images ---- */
 
-static bool is_image(const atto__operand *o, int32_t spatial)
+/* The images of a call are its tensors of the highest rank. The largest of them, of equals the first, which
+ * is an output where there is one, says how all of them lie: it would cost most to copy. */
+static atto__operand *largest_image(call *c)
 {
-    return o->given->rank == spatial + 1 || o->given->rank == spatial + 2;
-}
-
-/* The largest image of the call: what it would cost most to copy. */
-static atto__operand *largest_image(call *c, int32_t spatial)
-{
-    atto__operand *largest = NULL;
-    for (int32_t i = 0; i < c->operands.count; i++) {
+    atto__operand *largest = &c->operands.list[0];
+    for (int32_t i = 1; i < c->operands.count; i++) {
         atto__operand *o = &c->operands.list[i];
-        if (!is_image(o, spatial)) continue;
-        if (!largest || atto_tensor_numel(o->given) > atto_tensor_numel(largest->given))
-            largest = o;
+        const int32_t higher = o->given->rank - largest->given->rank;
+        const bool larger = atto_tensor_numel(o->given) > atto_tensor_numel(largest->given);
+        if (higher > 0 || (higher == 0 && larger)) largest = o;
     }
     return largest;
 }
 
-/* Packs an image so that the copy has unit stride along channels, or along width. */
+/* Whether the op can walk the view as one with channels innermost, or with the last dimension. */
+static bool lies(const call *c, atto_tensor *view, bool channels_last)
+{
+    if (c->op->layout == ATTO_LAYOUT_IMAGES) return atto__image_unit(view, channels_last);
+    return atto__view_dense_by(view, channels_last ? 1 : view->rank - 1);
+}
+
+/* Packs an image so that the copy has channels, or the last dimension, innermost. */
 static atto_status pack_image(call *c, atto__operand *o, bool channels_last)
 {
-    const int32_t to_last[] = { 0, 2, 3, 1 }, from_last[] = { 0, 3, 1, 2 };
+    const int32_t last = o->view.rank - 1;
     o->shaped = o->view;
-    if (channels_last) ATTO_TRY(atto_tensor_permute(&o->shaped, to_last, &o->shaped));
+    if (channels_last) atto__view_move(&o->shaped, 1, last);
     o->given = &o->shaped;
     ATTO_TRY(atto__operand_pack(&c->operands, o));
-    if (channels_last) ATTO_TRY(atto_tensor_permute(&o->view, from_last, &o->view));
-    ATTO_REQUIRE(atto__image_unit(&o->view, channels_last), ATTO_E_STRIDE,
-                 "%s: %s cannot be packed", c->name, o->name);
+    if (channels_last) atto__view_move(&o->view, last, 1);
+    ATTO_REQUIRE(lies(c, &o->view, channels_last), ATTO_E_STRIDE, "%s: %s cannot be packed",
+                 c->name, o->name);
     return ATTO_OK;
 }
 
@@ -395,24 +359,27 @@ static void widen_layout(const atto_tensor *t, atto__layout *layout)
     layout->wide = layout->wide || extent > INT32_MAX || numel > INT32_MAX;
 }
 
-/* Four dimensions each; all with the unit stride that the largest has. */
+static atto_status merge_image(call *c, atto__operand *o, const atto__layout *layout)
+{
+    const bool is_empty = atto_tensor_numel(&o->view) == 0;
+    if (is_empty || lies(c, &o->view, layout->channels_last)) return ATTO_OK;
+    return pack_image(c, o, layout->channels_last);
+}
+
+/* All images lie as the largest does: channels innermost, or the last dimension. Others are dense. */
 static atto_status merge_images(call *c, atto__layout *layout)
 {
-    const int32_t spatial = c->op->spatial(c->args);
-    atto_tensor largest = largest_image(c, spatial)->view;
-    atto__view_image(&largest, spatial);
+    atto__operand *largest = largest_image(c);
+    const int32_t rank = largest->given->rank;
+    for (int32_t i = 0; c->op->spatial && i < c->operands.count; i++)
+        if (c->operands.list[i].given->rank == rank)
+            atto__view_image(&c->operands.list[i].view, c->op->spatial(c->args));
     memset(layout, 0, sizeof *layout);
     layout->wide = c->dev->options.set.index_bits == 64;
-    layout->channels_last = !atto__image_unit(&largest, false) && atto__image_unit(&largest, true);
+    layout->channels_last = !lies(c, &largest->view, false) && lies(c, &largest->view, true);
     for (int32_t i = 0; i < c->operands.count; i++) {
         atto__operand *o = &c->operands.list[i];
-        if (is_image(o, spatial)) {
-            atto__view_image(&o->view, spatial);
-            if (!atto__image_unit(&o->view, layout->channels_last))
-                ATTO_TRY(pack_image(c, o, layout->channels_last));
-        } else {
-            ATTO_TRY(make_one_dense(c, o));
-        }
+        ATTO_TRY(o->given->rank == rank ? merge_image(c, o, layout) : make_one_dense(c, o));
         widen_layout(&o->view, layout);
     }
     return ATTO_OK;
@@ -429,7 +396,6 @@ static atto_status canonicalise(call *c, atto__layout *merged)
     case ATTO_LAYOUT_ROWS:
         return merge_rows(c);
     case ATTO_LAYOUT_CHANNELS:
-        return merge_channels(c);
     case ATTO_LAYOUT_IMAGES:
         return merge_images(c, merged);
     case ATTO_LAYOUT_DENSE:
@@ -487,7 +453,7 @@ static atto_status execute(call *c, atto_op op)
     memcpy(&args, c->args, c->op->args_bytes);
     atto__layout merged;
     const bool walks = c->op->layout == ATTO_LAYOUT_ELEMENTWISE || c->op->broadcast ||
-                       c->op->layout == ATTO_LAYOUT_IMAGES;
+                       c->op->layout == ATTO_LAYOUT_IMAGES || c->op->layout == ATTO_LAYOUT_CHANNELS;
     const atto__layout *layout = walks ? &merged : NULL;
     ATTO_TRY(canonicalise(c, &merged));
     for (int32_t i = 0; i < c->operands.count; i++)

@@ -103,8 +103,7 @@ ATTO_OP_TABLE(X)
 extern const atto__broadcast atto__binary_broadcast, atto__where_broadcast, atto__compare_broadcast,
     atto__reduce_broadcast, atto__loss_broadcast;
 
-/* Layout IMAGES: how many dimensions follow the channels, 1 (width) or 2 (height, width). A tensor of
- * one or two dimensions more than that is an image; others of the call are made dense. */
+/* Layout IMAGES: how many dimensions follow the channels, 1 (width) or 2 (height, width). */
 int32_t atto__avg_pool_spatial(const void *args);
 int32_t atto__max_pool_spatial(const void *args);
 

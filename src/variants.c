@@ -294,10 +294,10 @@ void atto__norm_variant(const atto__norm_knobs *k, atto__variant *out)
 void atto__batch_norm_variant(const atto__batch_norm_knobs *k, atto__variant *out)
 {
     const bool joins = strcmp(k->kernel, "atto_batch_norm_join") == 0;
-    const bool merges = joins || strcmp(k->kernel, "atto_batch_norm_finish") == 0 ||
-                        strcmp(k->kernel, "atto_group_norm_groups") == 0;
+    const bool groups = strcmp(k->kernel, "atto_group_norm_groups") == 0;
+    const bool merges = joins || groups || strcmp(k->kernel, "atto_batch_norm_finish") == 0;
     const bool moments = strcmp(k->kernel, "atto_batch_norm_moments") == 0;
-    text t = begin(out, "batch_norm.cl", k->kernel, "");
+    text t = begin(out, groups ? "group_norm.cl" : "batch_norm.cl", k->kernel, "");
     if (merges) {
         put_value(&t, "OUT", atto_dtype_name(joins ? k->out : ATTO_F32));
         put_knob(&t, "LANES", ATTO_BATCH_NORM_LANES);
@@ -851,8 +851,7 @@ static bool make_batch_norm(const int32_t *v, atto__variant *out)
 /* Axes: kernel, dtype of dw and db. */
 static bool make_batch_norm_merge(const int32_t *v, atto__variant *out)
 {
-    static const char *const kernels[] = { "atto_batch_norm_join", "atto_batch_norm_finish",
-                                           "atto_group_norm_groups" };
+    static const char *const kernels[] = { "atto_batch_norm_join", "atto_batch_norm_finish" };
     const atto__batch_norm_knobs knobs = {
         .kernel = kernels[v[0]],
         .act = "identity",
@@ -860,6 +859,14 @@ static bool make_batch_norm_merge(const int32_t *v, atto__variant *out)
         .out = float_dtypes[v[1]],
     };
     if (v[0] > 0 && v[1] > 0) return false;
+    if (out) atto__batch_norm_variant(&knobs, out);
+    return true;
+}
+
+static bool make_group_norm(const int32_t *v, atto__variant *out)
+{
+    const atto__batch_norm_knobs knobs = { .kernel = "atto_group_norm_groups", .out = ATTO_F32 };
+    (void)v;
     if (out) atto__batch_norm_variant(&knobs, out);
     return true;
 }
@@ -1140,7 +1147,8 @@ static const plan plans[] = {
     { "layer_norm", 7, { 4, 3, 2, 2, 4, 4, 2 }, make_norm },
     { "layer_norm", 5, { 2, 3, 2, 2, 2 }, make_norm_columns },
     { "batch_norm", 5, { 4, 3, 2, 2, 2 }, make_batch_norm },
-    { "batch_norm", 2, { 3, 3 }, make_batch_norm_merge },
+    { "batch_norm", 2, { 2, 3 }, make_batch_norm_merge },
+    { "group_norm", 1, { 1 }, make_group_norm },
     { "gemm", 7, { ATTO_GEMM_TILES, 9, 4, 4, ATTO_DROPOUT_COUNT, 2, 2 }, make_gemm_tile },
     { "gemm", 6, { 2, GEMM_SAME, 4, ATTO_DROPOUT_COUNT, 2, 2 }, make_gemm_rows },
     { "gemm", 3, { GEMM_SAME, ATTO_DROPOUT_COUNT, 2 }, make_gemm_finish },

@@ -542,6 +542,25 @@ void expect_close(const test_about *about, const double *got, const double *want
     if (f.bad > 0) report(about, &f, got, want, allowed, n);
 }
 
+void test_judge(const test_tensor *t, const char *op, test_layout layout, uint64_t seed, int64_t n,
+                const double *want, const double *terms, const double *old)
+{
+    if (!t->view.dtype) return;
+    double *got = test_doubles(t->numel), *sum = test_doubles(t->numel);
+    double *allowed = test_doubles(t->numel);
+    const atto_shape shape = atto_shape_of(t->view.rank, t->view.shape);
+    const test_about about = { op, test_layout_name(layout), t->view.dtype, shape, seed };
+    test_tensor_get(t, got);
+    for (int64_t i = 0; i < t->numel; i++) {
+        const double kept = old ? old[i] : 0.0,
+                     size = fabs(terms ? terms[i] : want[i]) + fabs(kept);
+        sum[i] = want[i] + kept;
+        allowed[i] = isfinite(sum[i]) ? atto_tol(op, t->view.dtype, n, size) : 0.0;
+    }
+    expect_close(&about, got, sum, allowed, t->numel);
+    free(got), free(sum), free(allowed);
+}
+
 void expect_equal(const test_about *about, const double *got, const double *want, int64_t n)
 {
     finding f = { -1, 0, INFINITY };

@@ -171,6 +171,11 @@ double test_share(atto_dtype dtype, double got, double want, double allowed);
 void expect_close(const test_about *about, const double *got, const double *want,
                   const double *allowed, int64_t n);
 
+/* The tensor, if it was made, against want, to which old is added unless it is NULL: sums of n terms of those sizes; terms NULL:
+ * those of want. layout and seed are for the message. */
+void test_judge(const test_tensor *t, const char *op, test_layout layout, uint64_t seed, int64_t n,
+                const double *want, const double *terms, const double *old);
+
 /* got[i] == want[i] (NaN equals NaN; -0 equals 0). */
 void expect_equal(const test_about *about, const double *got, const double *want, int64_t n);
 

@@ -496,6 +496,32 @@ static void oracle_loss_gradients_match_differences(void **state)
     }
 }
 
+/* ---- norms ---- */
+
+/* The derivative of value by *at, one of c's numbers. third: what the third derivative stays below; rounding is
+ * that of a sum below 100. */
+static void check_slope(const char *name, double (*value)(const void *c), const void *c, double *at,
+                        double wanted, double third)
+{
+    const double h = cbrt(DBL_EPSILON), middle = *at;
+    *at = middle + h;
+    const double up = value(c);
+    *at = middle - h;
+    const double down = value(c);
+    *at = middle;
+    const double allowed = h * h * third / 6.0 + 100.0 * DBL_EPSILON / h;
+    if (!(fabs((up - down) / (2.0 * h) - wanted) <= allowed))
+        fail_msg("%s: derivative %.17g, central difference %.17g, allowed +-%.3g", name, wanted,
+                 (up - down) / (2.0 * h), allowed);
+}
+
+static double dot(const double *a, const double *b, int n)
+{
+    double sum = 0.0;
+    for (int i = 0; i < n; i++) sum += a[i] * b[i];
+    return sum;
+}
+
 /* ---- layer norm, RMS norm ---- */
 
 enum { NORM_ROWS = 3, NORM_COLS = 5, NORM_N = NORM_ROWS * NORM_COLS };
@@ -519,28 +545,17 @@ static oracle_row_norm_answer norm_ask(const oracle_row_norm *c)
     return answer;
 }
 
-static double norm_value(const oracle_row_norm *c)
+static double norm_value(const void *c_)
 {
-    const oracle_row_norm_answer a = norm_ask(c);
-    double sum = 0.0;
-    for (int i = 0; i < NORM_N; i++) sum += a.y[i] * c->dy[i];
-    return sum;
+    const oracle_row_norm *c = c_;
+    return dot(norm_ask(c).y, c->dy, NORM_N);
 }
 
 /* With eps = 1/4, rstd is at most 2: third derivatives of y stay below 100 rstd^3 = 800, w, dy below 2,
- * five elements; and rounding of a sum below 100. */
-static void check_norm_slope(const oracle_row_norm *c, double *value, double wanted)
+ * five elements. */
+static void check_norm_slope(const oracle_row_norm *c, double *at, double wanted)
 {
-    const double h = cbrt(DBL_EPSILON), middle = *value;
-    *value = middle + h;
-    const double up = norm_value(c);
-    *value = middle - h;
-    const double down = norm_value(c);
-    *value = middle;
-    const double allowed = h * h * 16000.0 / 6.0 + 100.0 * DBL_EPSILON / h;
-    if (!(fabs((up - down) / (2.0 * h) - wanted) <= allowed))
-        fail_msg("layer_norm: derivative %.17g, central difference %.17g, allowed +-%.3g", wanted,
-                 (up - down) / (2.0 * h), allowed);
+    check_slope("layer_norm", norm_value, c, at, wanted, 16000.0);
 }
 
 static void oracle_norm_gradients_match_differences(void **state)
@@ -587,27 +602,16 @@ static oracle_batch_norm_answer bn_ask(const oracle_batch_norm *c)
     return answer;
 }
 
-static double bn_value(const oracle_batch_norm *c)
+static double bn_value(const void *c_)
 {
-    const oracle_batch_norm_answer a = bn_ask(c);
-    double sum = 0.0;
-    for (int i = 0; i < BN_NUMEL; i++) sum += a.y[i] * c->dy[i];
-    return sum;
+    const oracle_batch_norm *c = c_;
+    return dot(bn_ask(c).y, c->dy, BN_NUMEL);
 }
 
 /* As for rows: six values in a channel, and gelu, whose derivatives stay below 3. */
-static void check_bn_slope(const oracle_batch_norm *c, double *value, double wanted)
+static void check_bn_slope(const oracle_batch_norm *c, double *at, double wanted)
 {
-    const double h = cbrt(DBL_EPSILON), middle = *value;
-    *value = middle + h;
-    const double up = bn_value(c);
-    *value = middle - h;
-    const double down = bn_value(c);
-    *value = middle;
-    const double allowed = h * h * 60000.0 / 6.0 + 100.0 * DBL_EPSILON / h;
-    if (!(fabs((up - down) / (2.0 * h) - wanted) <= allowed))
-        fail_msg("batch_norm: derivative %.17g, central difference %.17g, allowed +-%.3g", wanted,
-                 (up - down) / (2.0 * h), allowed);
+    check_slope("batch_norm", bn_value, c, at, wanted, 60000.0);
 }
 
 static void oracle_batch_norm_gradients_match_differences(void **state)
@@ -648,6 +652,63 @@ static void oracle_batch_norm_gradients_match_differences(void **state)
     }
 }
 
+/* ---- group norm ---- */
+
+enum { GN_N = 2, GN_CHANNELS = 6, GN_SIZE = 2, GN_NUMEL = GN_N * GN_CHANNELS * GN_SIZE };
+
+static double gn_numbers[10][GN_NUMEL];
+
+static oracle_row_norm_answer gn_ask(const oracle_group_norm *c)
+{
+    double(*n)[GN_NUMEL] = gn_numbers;
+    oracle_row_norm_answer answer = { n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7], n[8], n[9] };
+    oracle_group_norm_of(c, &answer);
+    return answer;
+}
+
+static double gn_value(const void *c_)
+{
+    const oracle_group_norm *c = c_;
+    return dot(gn_ask(c).y, c->dy, GN_NUMEL);
+}
+
+/* As for rows: up to six values in a group. */
+static void check_gn_slope(const oracle_group_norm *c, double *at, double wanted)
+{
+    check_slope("group_norm", gn_value, c, at, wanted, 20000.0);
+}
+
+static void oracle_group_norm_gradients_match_differences(void **state)
+{
+    (void)state;
+    const int64_t groups[] = { 2, 3, GN_CHANNELS }; /* the last is instance norm */
+    double x[GN_NUMEL], dy[GN_NUMEL], w[GN_CHANNELS], b[GN_CHANNELS];
+    double dx[GN_NUMEL], dw[GN_CHANNELS], db[GN_CHANNELS];
+    for (int turn = 0; turn < 12; turn++) {
+        const uint64_t seed = 8000 + (uint64_t)turn;
+        test_uniform(seed, -2.0, 2.0, ATTO_F32, x, GN_NUMEL);
+        test_uniform(seed + 100, -2.0, 2.0, ATTO_F32, dy, GN_NUMEL);
+        test_uniform(seed + 200, -2.0, 2.0, ATTO_F32, w, GN_CHANNELS);
+        test_uniform(seed + 300, -2.0, 2.0, ATTO_F32, b, GN_CHANNELS);
+        const oracle_group_norm c = { .n = GN_N,
+                                      .channels = GN_CHANNELS,
+                                      .size = GN_SIZE,
+                                      .groups = groups[turn % 3],
+                                      .x = x,
+                                      .w = turn & 4 ? w : NULL,
+                                      .b = turn & 8 ? b : NULL,
+                                      .dy = dy,
+                                      .eps = 0.25 };
+        const oracle_row_norm_answer a = gn_ask(&c);
+        memcpy(dx, a.dx, sizeof dx);
+        memcpy(dw, a.dw, sizeof dw);
+        memcpy(db, a.db, sizeof db);
+        for (int i = 0; i < GN_NUMEL; i++) check_gn_slope(&c, &x[i], dx[i]);
+        for (int i = 0; c.w && i < GN_CHANNELS; i++) check_gn_slope(&c, &w[i], dw[i]);
+        for (int i = 0; c.b && i < GN_CHANNELS; i++) check_gn_slope(&c, &b[i], db[i]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -656,6 +717,7 @@ int main(void)
         cmocka_unit_test(oracle_loss_gradients_match_differences),
         cmocka_unit_test(oracle_batch_norm_gradients_match_differences),
         cmocka_unit_test(oracle_norm_gradients_match_differences),
+        cmocka_unit_test(oracle_group_norm_gradients_match_differences),
         cmocka_unit_test(oracle_cross_entropy_gradients_match_differences),
         cmocka_unit_test(oracle_has_a_row_for_every_activation),
         cmocka_unit_test(oracle_derivatives_match_differences),

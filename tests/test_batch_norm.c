@@ -167,20 +167,7 @@ static int64_t depth(const bn_scene *s)
 static void judge(const bn_scene *s, const test_tensor *t, const char *op, const double *want,
                   const double *terms, const double *old)
 {
-    if (!t->view.dtype) return;
-    double *got = test_doubles(t->numel), *sum = test_doubles(t->numel);
-    double *allowed = test_doubles(t->numel);
-    const atto_shape shape = atto_shape_of(t->view.rank, t->view.shape);
-    const test_about about = { op, test_layout_name(s->c.layout), t->view.dtype, shape, s->c.seed };
-    test_tensor_get(t, got);
-    for (int64_t i = 0; i < t->numel; i++) {
-        sum[i] = want[i] + (old ? old[i] : 0.0);
-        allowed[i] = isfinite(sum[i]) ? atto_tol(op, t->view.dtype, depth(s),
-                                                 terms[i] + fabs(old ? old[i] : 0.0))
-                                      : 0.0;
-    }
-    expect_close(&about, got, sum, allowed, t->numel);
-    free(got), free(sum), free(allowed);
+    test_judge(t, op, s->c.layout, s->c.seed, depth(s), want, terms, old);
 }
 
 /* Statistics; variances and rstd count the roundings of the squares' sum. */
@@ -415,6 +402,29 @@ static void batch_norm_takes_channels_last_without_copies(void **state)
         run_scene(&s);
         MUST(atto_device_stats_get(test_dev, &after));
         assert_int_equal(after.hidden_copies, before.hidden_copies);
+        judge_forward(&s);
+        judge_backward(&s);
+        end(&s);
+    }
+}
+
+/* All images of a call lie as its output does. */
+static void batch_norm_packs_what_lies_otherwise(void **state)
+{
+    (void)state;
+    for (int last = 0; last < 2; last++) {
+        bn_scene s;
+        atto_device_stats before, after;
+        begin(&s, &(bn_case){ .shape = atto_shape4(3, 8, 5, 4),
+                              .w = ATTO_F32,
+                              .dw = ATTO_F32,
+                              .layout = last ? LAYOUT_CHANNELS_LAST : LAYOUT_DENSE,
+                              .dx_layout = last ? LAYOUT_OFFSET : LAYOUT_CHANNELS_LAST,
+                              .seed = 1660 });
+        MUST(atto_device_stats_get(test_dev, &before));
+        run_scene(&s);
+        MUST(atto_device_stats_get(test_dev, &after));
+        assert_int_equal(after.hidden_copies - before.hidden_copies, 2); /* x, dy */
         judge_forward(&s);
         judge_backward(&s);
         end(&s);
@@ -864,6 +874,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(batch_norm_takes_any_layout),
     cmocka_unit_test(batch_norm_backward_takes_another_alignment),
     cmocka_unit_test(batch_norm_takes_channels_last_without_copies),
+    cmocka_unit_test(batch_norm_packs_what_lies_otherwise),
     cmocka_unit_test(batch_norm_has_both_variances),
     cmocka_unit_test(batch_norm_keeps_the_digits_of_a_large_mean),
     cmocka_unit_test(batch_norm_of_one_large_image_is_exact),

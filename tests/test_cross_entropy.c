@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "atto_test.h"
+#include "labels.h"
 
 /* ---- one case ---- */
 
@@ -32,54 +32,29 @@ typedef struct ce_case {
 typedef struct ce_scene {
     ce_case c;
     bool soft;
-    int64_t outer, classes, step, positions, numel;
-    atto_shape places; /* x without its classes */
+    label_sizes sizes;
     double *x, *target, *weight, *dloss, *old;
     test_tensor tx, ttarget, tweight, tloss, tlse, ttotal, tdloss, tdx, tdtarget;
     struct atto_cross_entropy_args args;
     oracle_ce_answer want;
 } ce_scene;
 
-static void measure(ce_scene *s)
-{
-    const int32_t at = s->c.shape.rank == 1 ? 0 : 1;
-    s->outer = s->step = 1;
-    for (int32_t d = 0; d < s->c.shape.rank; d++) {
-        if (d < at) s->outer *= s->c.shape.dim[d];
-        if (d > at) s->step *= s->c.shape.dim[d];
-        if (d != at) s->places.dim[s->places.rank++] = s->c.shape.dim[d];
-    }
-    s->classes = s->c.shape.dim[at];
-    s->positions = s->outer * s->step;
-    s->numel = s->positions * s->classes;
-    s->soft = s->c.target != ATTO_I32 && s->c.target != ATTO_I64;
-}
-
-/* A quarter of the labels is the ignored one. */
-static void draw_labels(ce_scene *s, uint64_t seed)
-{
-    for (int64_t i = 0; i < s->positions; i++) {
-        s->target[i] = (double)(test_random(&seed) % (uint64_t)s->classes);
-        if (s->c.has_ignore && test_random(&seed) % 4 == 0) s->target[i] = (double)s->c.ignore;
-    }
-}
-
 static void draw(ce_scene *s)
 {
     const ce_case *c = &s->c;
     const bool none = c->reduction == ATTO_REDUCTION_NONE;
-    s->x = test_doubles(s->numel), s->old = test_doubles(s->numel);
-    s->target = test_doubles(s->soft ? s->numel : s->positions);
-    s->weight = test_doubles(s->classes);
-    s->dloss = test_doubles(s->positions + 1);
-    test_uniform(c->seed + 1, -c->range, c->range, c->dtype, s->x, s->numel);
-    test_uniform(c->seed + 2, -1.0, 1.0, c->dtype, s->old, s->numel);
-    test_uniform(c->seed + 3, -2.0, 2.0, ATTO_F32, s->dloss, none ? s->positions : 1);
-    if (c->weight) test_uniform(c->seed + 4, 0.25, 2.0, c->weight, s->weight, s->classes);
+    s->x = test_doubles(s->sizes.numel), s->old = test_doubles(s->sizes.numel);
+    s->target = test_doubles(s->soft ? s->sizes.numel : s->sizes.positions);
+    s->weight = test_doubles(s->sizes.classes);
+    s->dloss = test_doubles(s->sizes.positions + 1);
+    test_uniform(c->seed + 1, -c->range, c->range, c->dtype, s->x, s->sizes.numel);
+    test_uniform(c->seed + 2, -1.0, 1.0, c->dtype, s->old, s->sizes.numel);
+    test_uniform(c->seed + 3, -2.0, 2.0, ATTO_F32, s->dloss, none ? s->sizes.positions : 1);
+    if (c->weight) test_uniform(c->seed + 4, 0.25, 2.0, c->weight, s->weight, s->sizes.classes);
     if (s->soft) {
-        test_uniform(c->seed + 5, 0.0, 1.0, c->target, s->target, s->numel);
+        test_uniform(c->seed + 5, 0.0, 1.0, c->target, s->target, s->sizes.numel);
     } else {
-        draw_labels(s, c->seed + 5);
+        draw_labels(&s->sizes, c->has_ignore ? &c->ignore : NULL, c->seed + 5, s->target);
     }
 }
 
@@ -97,13 +72,15 @@ static void build(ce_scene *s)
     const ce_case *c = &s->c;
     struct atto_cross_entropy_args *a = &s->args;
     const bool none = c->reduction == ATTO_REDUCTION_NONE;
-    const atto_shape scalar = atto_shape_of(0, NULL), loss = none ? s->places : scalar;
+    const atto_shape scalar = atto_shape_of(0, NULL), loss = none ? s->sizes.places : scalar;
     make(&s->tx, c->dtype, c->shape, c->layout, s->x, &a->x);
-    make(&s->ttarget, c->target, s->soft ? c->shape : s->places, c->layout, s->target, &a->target);
+    make(&s->ttarget, c->target, s->soft ? c->shape : s->sizes.places, c->layout, s->target,
+         &a->target);
     if (c->weight)
-        make(&s->tweight, c->weight, atto_shape1(s->classes), LAYOUT_OFFSET, s->weight, &a->weight);
+        make(&s->tweight, c->weight, atto_shape1(s->sizes.classes), LAYOUT_OFFSET, s->weight,
+             &a->weight);
     make(&s->tloss, ATTO_F32, loss, LAYOUT_OFFSET, NULL, &a->loss);
-    if (!c->no_saved) make(&s->tlse, ATTO_F32, s->places, LAYOUT_OFFSET, NULL, &a->lse);
+    if (!c->no_saved) make(&s->tlse, ATTO_F32, s->sizes.places, LAYOUT_OFFSET, NULL, &a->lse);
     if (!c->no_saved) make(&s->ttotal, ATTO_F32, scalar, LAYOUT_OFFSET, NULL, &a->total);
     make(&s->tdloss, ATTO_F32, loss, LAYOUT_OFFSET, s->dloss, &a->dloss);
     const test_layout out = c->dx_layout ? c->dx_layout : c->layout;
@@ -124,7 +101,8 @@ static void begin(ce_scene *s, const ce_case *c)
     if (!s->c.dtype) s->c.dtype = ATTO_F32;
     if (!s->c.target) s->c.target = ATTO_I64;
     if (s->c.range == 0.0) s->c.range = 4.0;
-    measure(s);
+    s->sizes = label_sizes_of(c->shape);
+    s->soft = s->c.target != ATTO_I32 && s->c.target != ATTO_I64;
     draw(s);
 }
 
@@ -146,12 +124,12 @@ static void ask_oracle(ce_scene *s)
     oracle_ce_answer *w = &s->want;
     double **by_position[] = { &w->each, &w->each_terms, &w->lse, &w->lse_terms };
     double **by_class[] = { &w->dx, &w->dx_terms, &w->dshares, &w->dshares_terms };
-    for (int i = 0; i < 4; i++) *by_position[i] = test_doubles(s->positions);
-    for (int i = 0; i < 4; i++) *by_class[i] = test_doubles(s->numel);
+    for (int i = 0; i < 4; i++) *by_position[i] = test_doubles(s->sizes.positions);
+    for (int i = 0; i < 4; i++) *by_class[i] = test_doubles(s->sizes.numel);
     const oracle_ce question = {
-        .outer = s->outer,
-        .classes = s->classes,
-        .step = s->step,
+        .outer = s->sizes.outer,
+        .classes = s->sizes.classes,
+        .step = s->sizes.step,
         .x = s->x,
         .labels = s->soft ? NULL : s->target,
         .shares = s->soft ? s->target : NULL,
@@ -172,31 +150,20 @@ static void ask_oracle(ce_scene *s)
  * except where the classes of a position do not lie side by side, and has a few steps more. */
 static int64_t depth(const ce_scene *s)
 {
-    return s->step > 1 || s->classes <= 64 ? s->classes : 64 + s->classes / 32;
+    return s->sizes.step > 1 || s->sizes.classes <= 64 ? s->sizes.classes
+                                                       : 64 + s->sizes.classes / 32;
 }
 
 /* Of a sum over positions: 64 in a row of a block, then few blocks. */
 static int64_t position_depth(const ce_scene *s)
 {
-    return s->positions < 80 ? s->positions : 80;
+    return s->sizes.positions < 80 ? s->sizes.positions : 80;
 }
 
 static void judge(const ce_scene *s, const test_tensor *t, const char *op, int64_t n,
                   const double *want, const double *terms, const double *old)
 {
-    double *got = test_doubles(t->numel), *sum = test_doubles(t->numel);
-    double *allowed = test_doubles(t->numel);
-    const atto_shape shape = atto_shape_of(t->view.rank, t->view.shape);
-    const test_about about = { op, test_layout_name(s->c.layout), t->view.dtype, shape, s->c.seed };
-    test_tensor_get(t, got);
-    for (int64_t i = 0; i < t->numel; i++) {
-        sum[i] = want[i] + (old ? old[i] : 0.0);
-        allowed[i] = isfinite(sum[i])
-                         ? atto_tol(op, t->view.dtype, n, terms[i] + fabs(old ? old[i] : 0.0))
-                         : 0.0;
-    }
-    expect_close(&about, got, sum, allowed, t->numel);
-    free(got), free(sum), free(allowed);
+    test_judge(t, op, s->c.layout, s->c.seed, n, want, terms, old);
 }
 
 static void judge_forward(const ce_scene *s)
@@ -491,7 +458,7 @@ static void cross_entropy_of_rising_logits_matches_oracle(void **state)
     for (int i = 0; i < 3; i++) {
         ce_scene s;
         begin(&s, &(ce_case){ .shape = atto_shape2(3, classes[i]), .no_saved = true, .seed = 800 });
-        for (int64_t k = 0; k < s.numel; k++)
+        for (int64_t k = 0; k < s.sizes.numel; k++)
             s.x[k] = (double)(float)(40.0 * (double)(k % classes[i]) / (double)classes[i] - 30.0);
         run_scene(&s);
         judge_forward(&s);
@@ -509,9 +476,9 @@ static void cross_entropy_of_masked_logits_matches_oracle(void **state)
         ce_scene s;
         const int64_t n = classes[i % 3];
         begin(&s, &(ce_case){ .shape = atto_shape2(3, n), .no_saved = i < 3, .seed = 850 });
-        for (int64_t k = 0; k < s.numel; k++)
+        for (int64_t k = 0; k < s.sizes.numel; k++)
             if (k % n < n * 4 / 5) s.x[k] = -INFINITY;
-        for (int64_t k = 0; k < s.positions; k++) s.target[k] = (double)(n - 1 - k);
+        for (int64_t k = 0; k < s.sizes.positions; k++) s.target[k] = (double)(n - 1 - k);
         run_scene(&s);
         judge_forward(&s);
         judge_backward(&s);
@@ -547,7 +514,7 @@ static void cross_entropy_of_ignored_positions_only(void **state)
         with_options(bits, &c);
         c.add = false;
         begin(&s, &c);
-        for (int64_t i = 0; i < s.positions; i++) s.target[i] = -100;
+        for (int64_t i = 0; i < s.sizes.positions; i++) s.target[i] = -100;
         run_scene(&s);
         double loss[9], dx[45];
         test_tensor_get(&s.tloss, loss);
@@ -593,7 +560,7 @@ static void expect_data_error(atto_device *dev, ce_case c, double label)
     atto_device *before = test_dev;
     test_dev = dev;
     begin(&s, &c);
-    s.target[s.positions / 2] = label;
+    s.target[s.sizes.positions / 2] = label;
     if (c.has_ignore) s.target[0] = (double)c.ignore;
     run_scene(&s);
     EXPECT_FAIL(atto_device_sync(dev), ATTO_E_INDEX, "label");
@@ -697,13 +664,13 @@ static void cross_entropy_repeats_bit_for_bit(void **state)
         ce_scene s;
         begin(&s, &(ce_case){ .shape = shapes[i], .weight = ATTO_F32, .seed = 1300 });
         build(&s);
-        uint64_t loss[2], *dx = calloc((size_t)s.numel, sizeof *dx);
-        uint64_t *again = calloc((size_t)s.numel, sizeof *again);
+        uint64_t loss[2], *dx = calloc((size_t)s.sizes.numel, sizeof *dx);
+        uint64_t *again = calloc((size_t)s.sizes.numel, sizeof *again);
         bits_of(&s, &loss[0], dx);
         for (int run = 0; run < 50; run++) {
             bits_of(&s, &loss[1], again);
             assert_true(loss[0] == loss[1]);
-            assert_memory_equal(dx, again, (size_t)s.numel * sizeof *dx);
+            assert_memory_equal(dx, again, (size_t)s.sizes.numel * sizeof *dx);
         }
         free(dx), free(again);
         end(&s);

@@ -2,10 +2,9 @@
 /* PyTorch's own numbers (golden/batch_norm.txt, float64) judge the oracle tightly and every backend as
  * the oracle does. */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
-#include "atto_test.h"
+#include "golden.h"
 #include "oracle_norm.h"
 
 /* ---- the file ---- */
@@ -28,25 +27,11 @@ typedef struct golden_case {
 static golden_case cases[MOST_CASES];
 static int case_count;
 
-static void malformed(const char *what)
-{
-    fail_msg(ATTO_GOLDEN_DIR "/batch_norm.txt: %s; make it again with make_golden.py", what);
-}
-
-static void read_numbers(FILE *file, bool there, const char *word, double *out, int64_t n)
-{
-    char name[32];
-    if (!there) return;
-    if (fscanf(file, " %31s", name) != 1 || strcmp(name, word) != 0) malformed(word);
-    for (int64_t i = 0; i < n; i++)
-        if (fscanf(file, "%lf", &out[i]) != 1) malformed(word);
-}
-
 static atto_activation activation_named(const char *name)
 {
     if (strcmp(name, "relu") == 0) return atto_relu();
     if (strcmp(name, "gelu") == 0) return atto_gelu();
-    if (strcmp(name, "identity") != 0) malformed("activation");
+    if (strcmp(name, "identity") != 0) golden_malformed("activation");
     return atto_identity();
 }
 
@@ -54,32 +39,30 @@ static bool read_case(FILE *file)
 {
     golden_case *c = &cases[case_count];
     char act[32];
-    if (fscanf(file, " case %d", &c->shape.rank) != 1) return false;
-    if (case_count == MOST_CASES) malformed("too many cases");
-    for (int32_t d = 0; d < c->shape.rank; d++)
-        if (fscanf(file, "%lld", (long long *)&c->shape.dim[d]) != 1) malformed("shape");
+    if (!golden_case_begins(file)) return false;
+    if (case_count == MOST_CASES) golden_malformed("too many cases");
+    c->shape = golden_shape(file);
     if (fscanf(file, "%d %lf %lf %d %d %d %31s", &c->training, &c->momentum, &c->eps, &c->has_w,
                &c->has_b, &c->has_residual, act) != 7)
-        malformed("options");
+        golden_malformed("options");
     c->act = activation_named(act);
     c->n = c->shape.dim[0], c->channels = c->shape.dim[1], c->size = 1;
     for (int32_t d = 2; d < c->shape.rank; d++) c->size *= c->shape.dim[d];
     c->numel = c->n * c->channels * c->size;
-    if (c->numel > MOST_NUMBERS) malformed("too many numbers");
-    read_numbers(file, true, "x", c->x, c->numel);
-    read_numbers(file, c->has_w, "weight", c->w, c->channels);
-    read_numbers(file, c->has_b, "bias", c->b, c->channels);
-    read_numbers(file, c->has_residual, "residual", c->residual, c->numel);
-    read_numbers(file, true, "running_mean", c->running_mean, c->channels);
-    read_numbers(file, true, "running_var", c->running_var, c->channels);
-    read_numbers(file, true, "dy", c->dy, c->numel);
-    read_numbers(file, true, "y", c->y, c->numel);
-    read_numbers(file, true, "mean_after", c->mean_after, c->channels);
-    read_numbers(file, true, "var_after", c->var_after, c->channels);
-    read_numbers(file, true, "dx", c->dx, c->numel);
-    read_numbers(file, c->has_w, "dweight", c->dw, c->channels);
-    read_numbers(file, c->has_b, "dbias", c->db, c->channels);
-    read_numbers(file, c->has_residual, "dresidual", c->dresidual, c->numel);
+    golden_numbers(file, "x", c->x, c->numel);
+    if (c->has_w) golden_numbers(file, "weight", c->w, c->channels);
+    if (c->has_b) golden_numbers(file, "bias", c->b, c->channels);
+    if (c->has_residual) golden_numbers(file, "residual", c->residual, c->numel);
+    golden_numbers(file, "running_mean", c->running_mean, c->channels);
+    golden_numbers(file, "running_var", c->running_var, c->channels);
+    golden_numbers(file, "dy", c->dy, c->numel);
+    golden_numbers(file, "y", c->y, c->numel);
+    golden_numbers(file, "mean_after", c->mean_after, c->channels);
+    golden_numbers(file, "var_after", c->var_after, c->channels);
+    golden_numbers(file, "dx", c->dx, c->numel);
+    if (c->has_w) golden_numbers(file, "dweight", c->dw, c->channels);
+    if (c->has_b) golden_numbers(file, "dbias", c->db, c->channels);
+    if (c->has_residual) golden_numbers(file, "dresidual", c->dresidual, c->numel);
     case_count++;
     return true;
 }
@@ -87,14 +70,8 @@ static bool read_case(FILE *file)
 static int read_golden(void **state)
 {
     (void)state;
-    FILE *file = fopen(ATTO_GOLDEN_DIR "/batch_norm.txt", "r");
-    if (!file) {
-        print_error("cannot open " ATTO_GOLDEN_DIR "/batch_norm.txt\n");
-        return -1;
-    }
-    char version[64];
-    if (fscanf(file, "#%*[^\n] torch %63s", version) != 1 || strncmp(version, "2.11", 4) != 0)
-        malformed("not from PyTorch 2.11");
+    FILE *file = golden_open("batch_norm", MOST_NUMBERS);
+    if (!file) return -1;
     while (read_case(file)) {
     }
     fclose(file);
@@ -137,16 +114,6 @@ static oracle_batch_norm_answer ask_oracle(const golden_case *c)
     return answer;
 }
 
-/* Both are double: a few dozen roundings of 2^-53 of the terms. */
-static void judge_oracle(int number, const char *what, const double *got, const double *want,
-                         const double *terms, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        if (!(fabs(got[i] - want[i]) <= 64.0 * 0x1p-53 * fabs(terms[i])))
-            fail_msg("case %d, %s[%d]: the oracle says %.17g, PyTorch %.17g", number, what, (int)i,
-                     got[i], want[i]);
-}
-
 static void golden_batch_norm_matches_oracle(void **state)
 {
     (void)state;
@@ -154,26 +121,14 @@ static void golden_batch_norm_matches_oracle(void **state)
     for (int i = 0; i < case_count; i++) {
         const golden_case *c = &cases[i];
         const oracle_batch_norm_answer a = ask_oracle(c);
-        judge_oracle(i, "y", a.y, c->y, a.y_terms, c->numel);
-        judge_oracle(i, "running_mean", a.running_mean, c->mean_after, ones, c->channels);
-        judge_oracle(i, "running_var", a.running_var, c->var_after, a.running_var, c->channels);
-        judge_oracle(i, "dx", a.dx, c->dx, a.dx_terms, c->numel);
-        if (c->has_w) judge_oracle(i, "dw", a.dw, c->dw, a.dw_terms, c->channels);
-        if (c->has_b) judge_oracle(i, "db", a.db, c->db, a.db_terms, c->channels);
-        if (c->has_residual) judge_oracle(i, "dresidual", a.dz, c->dresidual, a.dz_terms, c->numel);
+        golden_judge(i, "y", a.y, c->y, a.y_terms, c->numel);
+        golden_judge(i, "running_mean", a.running_mean, c->mean_after, ones, c->channels);
+        golden_judge(i, "running_var", a.running_var, c->var_after, a.running_var, c->channels);
+        golden_judge(i, "dx", a.dx, c->dx, a.dx_terms, c->numel);
+        if (c->has_w) golden_judge(i, "dw", a.dw, c->dw, a.dw_terms, c->channels);
+        if (c->has_b) golden_judge(i, "db", a.db, c->db, a.db_terms, c->channels);
+        if (c->has_residual) golden_judge(i, "dresidual", a.dz, c->dresidual, a.dz_terms, c->numel);
     }
-}
-
-static void judge_device(const test_tensor *t, const char *op, int64_t n, const double *want,
-                         const double *terms)
-{
-    if (!t->view.dtype) return;
-    double got[MOST_NUMBERS], allowed[MOST_NUMBERS];
-    const test_about about = { op, "dense", ATTO_F32, atto_shape_of(t->view.rank, t->view.shape),
-                               0 };
-    test_tensor_get(t, got);
-    for (int64_t i = 0; i < t->numel; i++) allowed[i] = atto_tol(op, ATTO_F32, n, terms[i]);
-    expect_close(&about, got, want, allowed, t->numel);
 }
 
 static const atto_tensor *make(test_tensor *t, bool there, atto_shape shape, const double *values)
@@ -214,13 +169,13 @@ static void check_device(const golden_case *c)
     MUST(atto_batch_norm_forward(test_dev, &a));
     MUST(atto_batch_norm_backward(test_dev, &a));
     const int64_t n = c->n * c->size;
-    judge_device(&t[6], "batch_norm", n, c->y, terms.y_terms);
-    judge_device(&t[4], "batch_norm", n, c->mean_after, ones);
-    judge_device(&t[5], "batch_norm", n, c->var_after, terms.running_var);
-    judge_device(&t[10], "batch_norm_grad", n, c->dx, terms.dx_terms);
-    judge_device(&t[11], "batch_norm_grad", n, c->dw, terms.dw_terms);
-    judge_device(&t[12], "batch_norm_grad", n, c->db, terms.db_terms);
-    judge_device(&t[13], "batch_norm_grad", n, c->dresidual, terms.dz_terms);
+    golden_expect(&t[6], "batch_norm", n, c->y, terms.y_terms);
+    golden_expect(&t[4], "batch_norm", n, c->mean_after, ones);
+    golden_expect(&t[5], "batch_norm", n, c->var_after, terms.running_var);
+    golden_expect(&t[10], "batch_norm_grad", n, c->dx, terms.dx_terms);
+    golden_expect(&t[11], "batch_norm_grad", n, c->dw, terms.dw_terms);
+    golden_expect(&t[12], "batch_norm_grad", n, c->db, terms.db_terms);
+    golden_expect(&t[13], "batch_norm_grad", n, c->dresidual, terms.dz_terms);
     for (int i = 0; i < COUNT_OF(t); i++) test_tensor_drop(&t[i]);
 }
 

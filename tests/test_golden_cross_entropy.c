@@ -2,10 +2,9 @@
 /* PyTorch's own numbers (golden/cross_entropy.txt, float64) judge the oracle tightly and every backend
  * as the oracle does. */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
-#include "atto_test.h"
+#include "golden.h"
 
 /* ---- the file ---- */
 
@@ -27,19 +26,6 @@ typedef struct golden_case {
 static golden_case cases[MOST_CASES];
 static int case_count;
 
-static void malformed(const char *what)
-{
-    fail_msg(ATTO_GOLDEN_DIR "/cross_entropy.txt: %s; make it again with make_golden.py", what);
-}
-
-static void read_numbers(FILE *file, const char *word, double *out, int64_t n)
-{
-    char name[32];
-    if (fscanf(file, " %31s", name) != 1 || strcmp(name, word) != 0) malformed(word);
-    for (int64_t i = 0; i < n; i++)
-        if (fscanf(file, "%lf", &out[i]) != 1) malformed(word);
-}
-
 static void measure(golden_case *c)
 {
     const int32_t at = c->shape.rank == 1 ? 0 : 1;
@@ -52,7 +38,6 @@ static void measure(golden_case *c)
     c->sizes[1] = c->outer * c->step;
     c->sizes[0] = c->sizes[1] * c->classes;
     c->sizes[2] = c->reduction == ATTO_REDUCTION_NONE ? c->sizes[1] : 1;
-    if (c->sizes[0] > MOST_NUMBERS) malformed("too many numbers");
 }
 
 static bool read_case(FILE *file)
@@ -60,23 +45,22 @@ static bool read_case(FILE *file)
     golden_case *c = &cases[case_count];
     char kind[16];
     int has_ignore, has_weight;
-    if (fscanf(file, " case %d", &c->shape.rank) != 1) return false;
-    if (case_count == MOST_CASES) malformed("too many cases");
-    for (int32_t d = 0; d < c->shape.rank; d++)
-        if (fscanf(file, "%lld", (long long *)&c->shape.dim[d]) != 1) malformed("shape");
+    if (!golden_case_begins(file)) return false;
+    if (case_count == MOST_CASES) golden_malformed("too many cases");
+    c->shape = golden_shape(file);
     if (fscanf(file, "%15s %d %lf %d %lld %d", kind, &c->reduction, &c->smoothing, &has_ignore,
                &c->ignore, &has_weight) != 6)
-        malformed("options");
+        golden_malformed("options");
     c->soft = strcmp(kind, "shares") == 0;
     c->has_ignore = has_ignore, c->has_weight = has_weight;
     measure(c);
-    read_numbers(file, "x", c->x, c->sizes[0]);
-    read_numbers(file, "target", c->target, c->sizes[c->soft ? 0 : 1]);
-    if (c->has_weight) read_numbers(file, "weight", c->weight, c->classes);
-    read_numbers(file, "dloss", c->dloss, c->sizes[2]);
-    read_numbers(file, "loss", c->loss, c->sizes[2]);
-    read_numbers(file, "dx", c->dx, c->sizes[0]);
-    if (c->soft) read_numbers(file, "dtarget", c->dtarget, c->sizes[0]);
+    golden_numbers(file, "x", c->x, c->sizes[0]);
+    golden_numbers(file, "target", c->target, c->sizes[c->soft ? 0 : 1]);
+    if (c->has_weight) golden_numbers(file, "weight", c->weight, c->classes);
+    golden_numbers(file, "dloss", c->dloss, c->sizes[2]);
+    golden_numbers(file, "loss", c->loss, c->sizes[2]);
+    golden_numbers(file, "dx", c->dx, c->sizes[0]);
+    if (c->soft) golden_numbers(file, "dtarget", c->dtarget, c->sizes[0]);
     case_count++;
     return true;
 }
@@ -84,14 +68,8 @@ static bool read_case(FILE *file)
 static int read_golden(void **state)
 {
     (void)state;
-    char version[64];
-    FILE *file = fopen(ATTO_GOLDEN_DIR "/cross_entropy.txt", "r");
-    if (!file) {
-        print_error("cannot open " ATTO_GOLDEN_DIR "/cross_entropy.txt\n");
-        return -1;
-    }
-    if (fscanf(file, "#%*[^\n] torch %63s", version) != 1 || strncmp(version, "2.11", 4) != 0)
-        malformed("no version 2.11");
+    FILE *file = golden_open("cross_entropy", MOST_NUMBERS);
+    if (!file) return -1;
     while (read_case(file)) {
     }
     fclose(file);
@@ -141,18 +119,6 @@ static oracle_ce_answer ask_oracle(const golden_case *c)
     return answer;
 }
 
-/* Both are double: a few dozen roundings of 2^-53 of the terms. */
-static void judge_oracle(int number, const char *what, const double *got, const double *want,
-                         const double *terms, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) {
-        if (isnan(got[i]) && isnan(want[i])) continue;
-        if (got[i] == want[i] || fabs(got[i] - want[i]) <= 64.0 * 0x1p-53 * terms[i]) continue;
-        fail_msg("case %d, %s[%d]: the oracle says %.17g, PyTorch %.17g", number, what, (int)i,
-                 got[i], want[i]);
-    }
-}
-
 static void golden_cross_entropy_matches_oracle(void **state)
 {
     (void)state;
@@ -160,24 +126,12 @@ static void golden_cross_entropy_matches_oracle(void **state)
         const golden_case *c = &cases[i];
         const bool none = c->reduction == ATTO_REDUCTION_NONE;
         const oracle_ce_answer a = ask_oracle(c);
-        judge_oracle(i, "loss", none ? a.each : &a.loss, c->loss,
+        golden_judge(i, "loss", none ? a.each : &a.loss, c->loss,
                      none ? a.each_terms : &a.loss_terms, c->sizes[2]);
-        judge_oracle(i, "dx", a.dx, c->dx, a.dx_terms, c->sizes[0]);
+        golden_judge(i, "dx", a.dx, c->dx, a.dx_terms, c->sizes[0]);
         if (c->soft)
-            judge_oracle(i, "dtarget", a.dshares, c->dtarget, a.dshares_terms, c->sizes[0]);
+            golden_judge(i, "dtarget", a.dshares, c->dtarget, a.dshares_terms, c->sizes[0]);
     }
-}
-
-static void judge_device(const test_tensor *t, const char *op, int64_t n, const double *want,
-                         const double *terms)
-{
-    double got[MOST_NUMBERS], allowed[MOST_NUMBERS];
-    const test_about about = { op, "dense", ATTO_F32, atto_shape_of(t->view.rank, t->view.shape),
-                               0 };
-    test_tensor_get(t, got);
-    for (int64_t i = 0; i < t->numel; i++)
-        allowed[i] = isfinite(want[i]) ? atto_tol(op, ATTO_F32, n, terms[i]) : 0.0;
-    expect_close(&about, got, want, allowed, t->numel);
 }
 
 static void make(test_tensor *t, atto_dtype dtype, atto_shape shape, const double *values,
@@ -215,9 +169,9 @@ static void check_device(const golden_case *c)
     MUST(atto_cross_entropy_forward(test_dev, &a));
     MUST(atto_cross_entropy_backward(test_dev, &a));
     const int64_t n = c->classes + c->sizes[1];
-    judge_device(&t[3], "cross_entropy", n, c->loss, none ? terms.each_terms : &terms.loss_terms);
-    judge_device(&t[7], "cross_entropy_grad", n, c->dx, terms.dx_terms);
-    if (c->soft) judge_device(&t[8], "cross_entropy_grad", n, c->dtarget, terms.dshares_terms);
+    golden_expect(&t[3], "cross_entropy", n, c->loss, none ? terms.each_terms : &terms.loss_terms);
+    golden_expect(&t[7], "cross_entropy_grad", n, c->dx, terms.dx_terms);
+    if (c->soft) golden_expect(&t[8], "cross_entropy_grad", n, c->dtarget, terms.dshares_terms);
     for (int i = 0; i < COUNT_OF(t); i++) test_tensor_drop(&t[i]);
 }
 

@@ -2,10 +2,9 @@
 /* PyTorch's own numbers (golden/glu.txt, float64) judge the oracle tightly and every backend as the oracle
  * does. */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
-#include "atto_test.h"
+#include "golden.h"
 
 #define MOST_NUMBERS 32
 #define MOST_CASES   256
@@ -21,25 +20,12 @@ typedef struct golden_case {
 static golden_case cases[MOST_CASES];
 static int case_count;
 
-static void malformed(const char *what)
-{
-    fail_msg(ATTO_GOLDEN_DIR "/glu.txt: %s; make it again with make_golden.py", what);
-}
-
-static void read_numbers(FILE *file, const char *word, double *out, int64_t n)
-{
-    char name[8];
-    if (fscanf(file, " %7s", name) != 1 || strcmp(name, word) != 0) malformed(word);
-    for (int64_t i = 0; i < n; i++)
-        if (fscanf(file, "%lf", &out[i]) != 1) malformed(word);
-}
-
 static atto_activation activation_of(const char *name, double a, double b)
 {
     for (int kind = 0; kind < ATTO_ACT_COUNT; kind++)
         if (strcmp(name, atto_activation_name((atto_activation_kind)kind)) == 0)
             return (atto_activation){ (atto_activation_kind)kind, (float)a, (float)b };
-    malformed(name);
+    golden_malformed(name);
     return atto_identity();
 }
 
@@ -48,36 +34,24 @@ static bool read_case(FILE *file)
     golden_case *c = &cases[case_count];
     char name[16];
     double a, b;
-    if (fscanf(file, " case %15s %lf %lf %d %d", name, &a, &b, &c->dim, &c->shape.rank) != 5)
-        return false;
-    if (++case_count == MOST_CASES) malformed("too many cases");
+    if (fscanf(file, " case %15s %lf %lf %d", name, &a, &b, &c->dim) != 4) return false;
+    if (++case_count == MOST_CASES) golden_malformed("too many cases");
     c->act = activation_of(name, a, b);
-    int64_t numbers = 1;
-    for (int32_t d = 0; d < c->shape.rank; d++) {
-        long long size;
-        if (fscanf(file, "%lld", &size) != 1) malformed("shape");
-        numbers *= c->shape.dim[d] = size;
-    }
-    if (numbers > MOST_NUMBERS) malformed("too many numbers");
+    c->shape = golden_shape(file);
+    const int64_t numbers = golden_numel(c->shape);
     c->n = numbers / 2;
-    read_numbers(file, "x", c->x, numbers);
-    read_numbers(file, "dy", c->dy, c->n);
-    read_numbers(file, "y", c->y, c->n);
-    read_numbers(file, "dx", c->dx, numbers);
+    golden_numbers(file, "x", c->x, numbers);
+    golden_numbers(file, "dy", c->dy, c->n);
+    golden_numbers(file, "y", c->y, c->n);
+    golden_numbers(file, "dx", c->dx, numbers);
     return true;
 }
 
 static int read_golden(void **state)
 {
     (void)state;
-    char version[64];
-    FILE *file = fopen(ATTO_GOLDEN_DIR "/glu.txt", "r");
-    if (!file) {
-        print_error("cannot open " ATTO_GOLDEN_DIR "/glu.txt\n");
-        return -1;
-    }
-    if (fscanf(file, "#%*[^\n] torch %63s", version) != 1 || strncmp(version, "2.11", 4) != 0)
-        malformed("not from PyTorch 2.11");
+    FILE *file = golden_open("glu", MOST_NUMBERS);
+    if (!file) return -1;
     while (read_case(file)) {
     }
     fclose(file);

@@ -2,10 +2,9 @@
 /* PyTorch's own numbers (golden/layer_norm.txt, float64) judge the oracle tightly and every backend as
  * the oracle does. */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
-#include "atto_test.h"
+#include "golden.h"
 #include "oracle_norm.h"
 
 /* ---- the file ---- */
@@ -26,45 +25,30 @@ typedef struct golden_case {
 static golden_case cases[MOST_CASES];
 static int case_count;
 
-static void malformed(const char *what)
-{
-    fail_msg(ATTO_GOLDEN_DIR "/layer_norm.txt: %s; make it again with make_golden.py", what);
-}
-
-static void read_numbers(FILE *file, const char *word, double *out, int64_t n)
-{
-    char name[32];
-    if (fscanf(file, " %31s", name) != 1 || strcmp(name, word) != 0) malformed(word);
-    for (int64_t i = 0; i < n; i++)
-        if (fscanf(file, "%lf", &out[i]) != 1) malformed(word);
-}
-
 static bool read_case(FILE *file)
 {
     golden_case *c = &cases[case_count];
     char kind[16];
     int has_weight, has_bias;
-    if (fscanf(file, " case %d", &c->shape.rank) != 1) return false;
-    if (case_count == MOST_CASES) malformed("too many cases");
-    for (int32_t d = 0; d < c->shape.rank; d++)
-        if (fscanf(file, "%lld", (long long *)&c->shape.dim[d]) != 1) malformed("shape");
+    if (!golden_case_begins(file)) return false;
+    if (case_count == MOST_CASES) golden_malformed("too many cases");
+    c->shape = golden_shape(file);
     if (fscanf(file, "%15s %d %lf %d %d", kind, &c->dims, &c->eps, &has_weight, &has_bias) != 5)
-        malformed("options");
+        golden_malformed("options");
     c->rms = strcmp(kind, "rms") == 0;
     c->has_weight = has_weight, c->has_bias = has_bias;
     c->rows = c->cols = 1;
     for (int32_t d = 0; d < c->shape.rank; d++)
         *(d < c->shape.rank - c->dims ? &c->rows : &c->cols) *= c->shape.dim[d];
     const int64_t n = c->rows * c->cols;
-    if (n > MOST_NUMBERS) malformed("too many numbers");
-    read_numbers(file, "x", c->x, n);
-    if (c->has_weight) read_numbers(file, "weight", c->w, c->cols);
-    if (c->has_bias) read_numbers(file, "bias", c->b, c->cols);
-    read_numbers(file, "dy", c->dy, n);
-    read_numbers(file, "y", c->y, n);
-    read_numbers(file, "dx", c->dx, n);
-    if (c->has_weight) read_numbers(file, "dweight", c->dw, c->cols);
-    if (c->has_bias) read_numbers(file, "dbias", c->db, c->cols);
+    golden_numbers(file, "x", c->x, n);
+    if (c->has_weight) golden_numbers(file, "weight", c->w, c->cols);
+    if (c->has_bias) golden_numbers(file, "bias", c->b, c->cols);
+    golden_numbers(file, "dy", c->dy, n);
+    golden_numbers(file, "y", c->y, n);
+    golden_numbers(file, "dx", c->dx, n);
+    if (c->has_weight) golden_numbers(file, "dweight", c->dw, c->cols);
+    if (c->has_bias) golden_numbers(file, "dbias", c->db, c->cols);
     case_count++;
     return true;
 }
@@ -72,14 +56,8 @@ static bool read_case(FILE *file)
 static int read_golden(void **state)
 {
     (void)state;
-    FILE *file = fopen(ATTO_GOLDEN_DIR "/layer_norm.txt", "r");
-    if (!file) {
-        print_error("cannot open " ATTO_GOLDEN_DIR "/layer_norm.txt\n");
-        return -1;
-    }
-    char version[64];
-    if (fscanf(file, "#%*[^\n] torch %63s", version) != 1 || strncmp(version, "2.11", 4) != 0)
-        malformed("not from PyTorch 2.11");
+    FILE *file = golden_open("layer_norm", MOST_NUMBERS);
+    if (!file) return -1;
     while (read_case(file)) {
     }
     fclose(file);
@@ -115,42 +93,17 @@ static oracle_row_norm_answer ask_oracle(const golden_case *c)
     return answer;
 }
 
-/* Both are double: a few dozen roundings of 2^-53 of the terms. */
-static void judge_oracle(int number, const char *what, const double *got, const double *want,
-                         const double *terms, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) {
-        if (isnan(got[i]) && isnan(want[i])) continue;
-        if (got[i] == want[i] || fabs(got[i] - want[i]) <= 64.0 * 0x1p-53 * terms[i]) continue;
-        fail_msg("case %d, %s[%d]: the oracle says %.17g, PyTorch %.17g", number, what, (int)i,
-                 got[i], want[i]);
-    }
-}
-
 static void golden_layer_norm_matches_oracle(void **state)
 {
     (void)state;
     for (int i = 0; i < case_count; i++) {
         const golden_case *c = &cases[i];
         const oracle_row_norm_answer a = ask_oracle(c);
-        judge_oracle(i, "y", a.y, c->y, a.y_terms, c->rows * c->cols);
-        judge_oracle(i, "dx", a.dx, c->dx, a.dx_terms, c->rows * c->cols);
-        if (c->has_weight) judge_oracle(i, "dw", a.dw, c->dw, a.dw_terms, c->cols);
-        if (c->has_bias) judge_oracle(i, "db", a.db, c->db, a.db_terms, c->cols);
+        golden_judge(i, "y", a.y, c->y, a.y_terms, c->rows * c->cols);
+        golden_judge(i, "dx", a.dx, c->dx, a.dx_terms, c->rows * c->cols);
+        if (c->has_weight) golden_judge(i, "dw", a.dw, c->dw, a.dw_terms, c->cols);
+        if (c->has_bias) golden_judge(i, "db", a.db, c->db, a.db_terms, c->cols);
     }
-}
-
-static void judge_device(const test_tensor *t, const char *op, int64_t n, const double *want,
-                         const double *terms)
-{
-    if (!t->view.dtype) return;
-    double got[MOST_NUMBERS], allowed[MOST_NUMBERS];
-    const test_about about = { op, "dense", ATTO_F32, atto_shape_of(t->view.rank, t->view.shape),
-                               0 };
-    test_tensor_get(t, got);
-    for (int64_t i = 0; i < t->numel; i++)
-        allowed[i] = isfinite(want[i]) ? atto_tol(op, ATTO_F32, n, terms[i]) : 0.0;
-    expect_close(&about, got, want, allowed, t->numel);
 }
 
 static const atto_tensor *make(test_tensor *t, bool there, atto_shape shape, const double *values)
@@ -184,10 +137,10 @@ static void check_device(const golden_case *c)
     l.db = make(&t[9], c->has_bias, row, NULL);
     MUST(centred ? atto_layer_norm_forward(test_dev, &l) : atto_rms_norm_forward(test_dev, &r));
     MUST(centred ? atto_layer_norm_backward(test_dev, &l) : atto_rms_norm_backward(test_dev, &r));
-    judge_device(&t[3], "layer_norm", c->cols, c->y, terms.y_terms);
-    judge_device(&t[7], "layer_norm_grad", c->cols, c->dx, terms.dx_terms);
-    judge_device(&t[8], "layer_norm_grad", c->cols + c->rows, c->dw, terms.dw_terms);
-    judge_device(&t[9], "layer_norm_grad", c->rows, c->db, terms.db_terms);
+    golden_expect(&t[3], "layer_norm", c->cols, c->y, terms.y_terms);
+    golden_expect(&t[7], "layer_norm_grad", c->cols, c->dx, terms.dx_terms);
+    golden_expect(&t[8], "layer_norm_grad", c->cols + c->rows, c->dw, terms.dw_terms);
+    golden_expect(&t[9], "layer_norm_grad", c->rows, c->db, terms.db_terms);
     for (int i = 0; i < COUNT_OF(t); i++) test_tensor_drop(&t[i]);
 }
 

@@ -2,10 +2,9 @@
 /* PyTorch's own numbers (golden/loss.txt, float64) judge the oracle of pointwise losses and of nll_loss
  * tightly, and every backend as the oracle does. */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
-#include "atto_test.h"
+#include "golden.h"
 #include "oracle_loss.h"
 
 /* ---- the file ---- */
@@ -29,41 +28,6 @@ typedef struct golden_case {
 static golden_case cases[MOST_CASES];
 static int case_count;
 
-static void malformed(const char *what)
-{
-    fail_msg(ATTO_GOLDEN_DIR "/loss.txt: case %d: %s; make it again with make_golden.py",
-             case_count, what);
-}
-
-static void read_numbers(FILE *file, const char *word, double *out, int64_t n)
-{
-    char name[32];
-    if (fscanf(file, " %31s", name) != 1 || strcmp(name, word) != 0) malformed(word);
-    if (n > MOST_NUMBERS) malformed("too many numbers");
-    for (int64_t i = 0; i < n; i++)
-        if (fscanf(file, "%lf", &out[i]) != 1) malformed(word);
-}
-
-static atto_shape read_shape(FILE *file)
-{
-    int rank;
-    atto_shape shape = { 0 };
-    if (fscanf(file, "%d", &rank) != 1 || rank < 0 || rank > 4) malformed("rank");
-    for (; shape.rank < rank; shape.rank++) {
-        long long size;
-        if (fscanf(file, "%lld", &size) != 1) malformed("shape");
-        shape.dim[shape.rank] = size;
-    }
-    return shape;
-}
-
-static int64_t numel_of(atto_shape s)
-{
-    int64_t n = 1;
-    for (int32_t d = 0; d < s.rank; d++) n *= s.dim[d];
-    return n;
-}
-
 static atto_shape together(atto_shape a, atto_shape b)
 {
     atto_shape out = { a.rank > b.rank ? a.rank : b.rank, { 0 } };
@@ -80,23 +44,23 @@ static void read_pointwise(FILE *file, golden_case *c)
     int has_weight, has_pos;
     if (fscanf(file, "%d %d %lf %d %d", &c->kind, &c->reduction, &c->threshold, &has_weight,
                &has_pos) != 5)
-        malformed("options");
+        golden_malformed("options");
     c->has_weight = has_weight, c->has_pos = has_pos;
-    c->x_shape = read_shape(file);
-    c->target_shape = read_shape(file);
+    c->x_shape = golden_shape(file);
+    c->target_shape = golden_shape(file);
     c->full = together(c->x_shape, c->target_shape);
-    c->nx = c->nw = numel_of(c->x_shape), c->nt = numel_of(c->target_shape);
+    c->nx = c->nw = golden_numel(c->x_shape), c->nt = golden_numel(c->target_shape);
     c->np = c->x_shape.rank > 0 ? c->x_shape.dim[c->x_shape.rank - 1] : 1;
-    c->each = c->reduction == ATTO_REDUCTION_NONE ? numel_of(c->full) : 1;
+    c->each = c->reduction == ATTO_REDUCTION_NONE ? golden_numel(c->full) : 1;
 }
 
 static void read_nll(FILE *file, golden_case *c)
 {
     int has_weight, has_ignore;
     c->is_nll = true;
-    c->x_shape = read_shape(file);
+    c->x_shape = golden_shape(file);
     if (fscanf(file, "%d %d %lld %d", &c->reduction, &has_ignore, &c->ignore, &has_weight) != 4)
-        malformed("options");
+        golden_malformed("options");
     c->has_weight = has_weight, c->has_ignore = has_ignore;
     const int32_t at = c->x_shape.rank == 1 ? 0 : 1;
     c->outer = c->step = 1;
@@ -116,19 +80,19 @@ static bool read_case(FILE *file)
     golden_case *c = &cases[case_count];
     char kind[8];
     if (fscanf(file, " %7s", kind) != 1) return false;
-    if (case_count == MOST_CASES) malformed("too many cases");
+    if (case_count == MOST_CASES) golden_malformed("too many cases");
     if (strcmp(kind, "nll") == 0)
         read_nll(file, c);
     else
         read_pointwise(file, c);
-    read_numbers(file, "x", c->x, c->nx);
-    read_numbers(file, "target", c->target, c->nt);
-    if (c->has_weight) read_numbers(file, "weight", c->weight, c->nw);
-    if (c->has_pos) read_numbers(file, "pos_weight", c->pos, c->np);
-    read_numbers(file, "dloss", c->dloss, c->each);
-    read_numbers(file, "loss", c->loss, c->each);
-    read_numbers(file, "dx", c->dx, c->nx);
-    if (!c->is_nll) read_numbers(file, "dtarget", c->dtarget, c->nt);
+    golden_numbers(file, "x", c->x, c->nx);
+    golden_numbers(file, "target", c->target, c->nt);
+    if (c->has_weight) golden_numbers(file, "weight", c->weight, c->nw);
+    if (c->has_pos) golden_numbers(file, "pos_weight", c->pos, c->np);
+    golden_numbers(file, "dloss", c->dloss, c->each);
+    golden_numbers(file, "loss", c->loss, c->each);
+    golden_numbers(file, "dx", c->dx, c->nx);
+    if (!c->is_nll) golden_numbers(file, "dtarget", c->dtarget, c->nt);
     case_count++;
     return true;
 }
@@ -136,14 +100,8 @@ static bool read_case(FILE *file)
 static int read_golden(void **state)
 {
     (void)state;
-    char version[64];
-    FILE *file = fopen(ATTO_GOLDEN_DIR "/loss.txt", "r");
-    if (!file) {
-        print_error("cannot open " ATTO_GOLDEN_DIR "/loss.txt\n");
-        return -1;
-    }
-    if (fscanf(file, "#%*[^\n] torch %63s", version) != 1 || strncmp(version, "2.11", 4) != 0)
-        malformed("not from PyTorch 2.11");
+    FILE *file = golden_open("loss", MOST_NUMBERS);
+    if (!file) return -1;
     while (read_case(file)) {
     }
     fclose(file);
@@ -192,7 +150,7 @@ static int64_t behind(atto_shape own, atto_shape full, int64_t i)
 
 static double divisor_of(const golden_case *c)
 {
-    if (c->reduction == ATTO_REDUCTION_MEAN) return (double)numel_of(c->full);
+    if (c->reduction == ATTO_REDUCTION_MEAN) return (double)golden_numel(c->full);
     if (c->reduction != ATTO_REDUCTION_BATCH_MEAN || c->x_shape.rank == 0) return 1.0;
     return (double)c->x_shape.dim[0];
 }
@@ -201,7 +159,7 @@ static void ask_pointwise(const golden_case *c, answer *a)
 {
     const bool none = c->reduction == ATTO_REDUCTION_NONE;
     const atto_loss_kind kind = (atto_loss_kind)c->kind;
-    for (int64_t i = 0; i < numel_of(c->full); i++) {
+    for (int64_t i = 0; i < golden_numel(c->full); i++) {
         const int64_t ix = behind(c->x_shape, c->full, i), it = behind(c->target_shape, c->full, i);
         const double x = c->x[ix], t = c->target[it], w = c->has_weight ? c->weight[ix] : 1.0;
         const double number = kind == ATTO_LOSS_BCE_WITH_LOGITS ? 1.0 : c->threshold;
@@ -249,18 +207,6 @@ static void ask_oracle(const golden_case *c, answer *a)
         ask_pointwise(c, a);
 }
 
-/* Both are double: a few dozen roundings of 2^-53 of the terms. */
-static void judge_oracle(int number, const char *what, const double *got, const double *want,
-                         const double *terms, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) {
-        if (isnan(got[i]) && isnan(want[i])) continue;
-        if (got[i] == want[i] || fabs(got[i] - want[i]) <= 64.0 * 0x1p-53 * terms[i]) continue;
-        fail_msg("case %d, %s[%d]: the oracle says %.17g, PyTorch %.17g", number, what, (int)i,
-                 got[i], want[i]);
-    }
-}
-
 static void golden_loss_matches_oracle(void **state)
 {
     (void)state;
@@ -268,25 +214,13 @@ static void golden_loss_matches_oracle(void **state)
         const golden_case *c = &cases[i];
         answer a;
         ask_oracle(c, &a);
-        judge_oracle(i, "loss", a.loss, c->loss, a.loss_terms, c->each);
-        judge_oracle(i, "dx", a.dx, c->dx, a.dx_terms, c->nx);
-        if (!c->is_nll) judge_oracle(i, "dtarget", a.dtarget, c->dtarget, a.dtarget_terms, c->nt);
+        golden_judge(i, "loss", a.loss, c->loss, a.loss_terms, c->each);
+        golden_judge(i, "dx", a.dx, c->dx, a.dx_terms, c->nx);
+        if (!c->is_nll) golden_judge(i, "dtarget", a.dtarget, c->dtarget, a.dtarget_terms, c->nt);
     }
 }
 
 /* ---- the device ---- */
-
-static void judge_device(const test_tensor *t, const char *op, int64_t n, const double *want,
-                         const double *terms)
-{
-    double got[MOST_NUMBERS], allowed[MOST_NUMBERS];
-    const test_about about = { op, "dense", ATTO_F32, atto_shape_of(t->view.rank, t->view.shape),
-                               0 };
-    test_tensor_get(t, got);
-    for (int64_t i = 0; i < t->numel; i++)
-        allowed[i] = isfinite(want[i]) ? atto_tol(op, ATTO_F32, n, terms[i]) : 0.0;
-    expect_close(&about, got, want, allowed, t->numel);
-}
 
 static void make(test_tensor *t, atto_dtype dtype, atto_shape shape, const double *values,
                  const atto_tensor **slot)
@@ -320,10 +254,10 @@ static void check_pointwise(const golden_case *c)
     make(&t[7], ATTO_F32, c->target_shape, NULL, &args.dtarget);
     MUST(atto_loss_forward(test_dev, &args));
     MUST(atto_loss_backward(test_dev, &args));
-    const int64_t full = numel_of(c->full);
-    judge_device(&t[4], name, full + 5, c->loss, a.loss_terms);
-    judge_device(&t[6], grad, full / c->nx, c->dx, a.dx_terms);
-    judge_device(&t[7], grad, full / c->nt, c->dtarget, a.dtarget_terms);
+    const int64_t full = golden_numel(c->full);
+    golden_expect(&t[4], name, full + 5, c->loss, a.loss_terms);
+    golden_expect(&t[6], grad, full / c->nx, c->dx, a.dx_terms);
+    golden_expect(&t[7], grad, full / c->nt, c->dtarget, a.dtarget_terms);
     for (int i = 0; i < COUNT_OF(t); i++) test_tensor_drop(&t[i]);
 }
 
@@ -347,8 +281,8 @@ static void check_nll(const golden_case *c)
     make(&t[6], ATTO_F32, c->x_shape, NULL, &args.dx);
     MUST(atto_nll_loss_forward(test_dev, &args));
     MUST(atto_nll_loss_backward(test_dev, &args));
-    judge_device(&t[3], "nll_loss", 2 * c->positions + 5, c->loss, a.loss_terms);
-    judge_device(&t[6], "nll_loss_grad", 1 + c->positions, c->dx, a.dx_terms);
+    golden_expect(&t[3], "nll_loss", 2 * c->positions + 5, c->loss, a.loss_terms);
+    golden_expect(&t[6], "nll_loss_grad", 1 + c->positions, c->dx, a.dx_terms);
     for (int i = 0; i < COUNT_OF(t); i++) test_tensor_drop(&t[i]);
 }
 

@@ -2,11 +2,10 @@
 /* PyTorch's own numbers (golden/pool.txt, float64) judge the oracle tightly and every backend as the oracle
  * does. */
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "atto_test.h"
+#include "golden.h"
 
 #define MOST_NUMBERS 64
 #define MOST_INPUTS  8
@@ -30,33 +29,15 @@ static golden_input inputs[MOST_INPUTS];
 static golden_case cases[MOST_CASES];
 static int input_count, case_count;
 
-static void malformed(const char *what)
-{
-    fail_msg(ATTO_GOLDEN_DIR "/pool.txt: %s; make it again with make_golden.py", what);
-}
-
-static void read_numbers(FILE *file, const char *word, double *out, int64_t n)
-{
-    char name[32];
-    if (n > MOST_NUMBERS) malformed("too many numbers");
-    if (fscanf(file, " %31s", name) != 1 || strcmp(name, word) != 0) malformed(word);
-    for (int64_t i = 0; i < n; i++)
-        if (fscanf(file, "%lf", &out[i]) != 1) malformed(word);
-}
-
 static void read_input(FILE *file)
 {
     golden_input *in = &inputs[input_count];
     int number;
-    if (input_count == MOST_INPUTS) malformed("too many inputs");
-    if (fscanf(file, "%d %d", &number, &in->shape.rank) != 2 || number != input_count)
-        malformed("input");
-    in->numel = 1;
-    for (int32_t d = 0; d < in->shape.rank; d++) {
-        if (fscanf(file, "%lld", (long long *)&in->shape.dim[d]) != 1) malformed("shape");
-        in->numel *= in->shape.dim[d];
-    }
-    read_numbers(file, "x", in->x, in->numel);
+    if (input_count == MOST_INPUTS) golden_malformed("too many inputs");
+    if (fscanf(file, "%d", &number) != 1 || number != input_count) golden_malformed("input");
+    in->shape = golden_shape(file);
+    in->numel = golden_numel(in->shape);
+    golden_numbers(file, "x", in->x, in->numel);
     input_count++;
 }
 
@@ -83,11 +64,11 @@ static void read_case(FILE *file)
     char op[16];
     int input, dims;
     long long n[13];
-    if (case_count == MOST_CASES) malformed("too many cases");
+    if (case_count == MOST_CASES) golden_malformed("too many cases");
     if (fscanf(file, "%15s %d %d", op, &input, &dims) != 3 || input >= input_count)
-        malformed("case");
+        golden_malformed("case");
     for (int i = 0; i < 13; i++)
-        if (fscanf(file, "%lld", &n[i]) != 1) malformed("case");
+        if (fscanf(file, "%lld", &n[i]) != 1) golden_malformed("case");
     c->input = &inputs[input];
     c->o.is_max = strstr(op, "max") != NULL;
     w->dims = dims;
@@ -102,10 +83,10 @@ static void read_case(FILE *file)
     c->o.x = c->input->x;
     c->o.dy = c->dy;
     measure(c, n + 11);
-    read_numbers(file, "dy", c->dy, c->numel);
-    read_numbers(file, "y", c->y, c->numel);
-    if (c->o.is_max) read_numbers(file, "index", c->index, c->numel);
-    read_numbers(file, "dx", c->dx, c->input->numel);
+    golden_numbers(file, "dy", c->dy, c->numel);
+    golden_numbers(file, "y", c->y, c->numel);
+    if (c->o.is_max) golden_numbers(file, "index", c->index, c->numel);
+    golden_numbers(file, "dx", c->dx, c->input->numel);
     case_count++;
 }
 
@@ -113,20 +94,15 @@ static int read_golden(void **state)
 {
     (void)state;
     char word[64];
-    FILE *file = fopen(ATTO_GOLDEN_DIR "/pool.txt", "r");
-    if (!file) {
-        print_error("cannot open " ATTO_GOLDEN_DIR "/pool.txt\n");
-        return -1;
-    }
-    if (fscanf(file, "#%*[^\n] torch %63s", word) != 1 || strncmp(word, "2.11", 4) != 0)
-        malformed("not from PyTorch 2.11");
+    FILE *file = golden_open("pool", MOST_NUMBERS);
+    if (!file) return -1;
     while (fscanf(file, " %63s", word) == 1) {
         if (strcmp(word, "input") == 0) {
             read_input(file);
         } else if (strcmp(word, "case") == 0) {
             read_case(file);
         } else {
-            malformed(word);
+            golden_malformed(word);
         }
     }
     fclose(file);
@@ -160,27 +136,15 @@ static oracle_pool_answer answer = { .y = y,
                                      .dx_terms = dx_terms,
                                      .dx_summed = dx_summed };
 
-/* Both are double: a few dozen roundings of 2^-53 of the terms. */
-static void judge_oracle(int number, const char *what, const double *got, const double *want,
-                         const double *sizes, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) {
-        if (isnan(got[i]) && isnan(want[i])) continue;
-        if (got[i] == want[i] || fabs(got[i] - want[i]) <= 64.0 * 0x1p-53 * sizes[i]) continue;
-        fail_msg("case %d, %s[%d]: the oracle says %.17g, PyTorch %.17g", number, what, (int)i,
-                 got[i], want[i]);
-    }
-}
-
 static void golden_pool_matches_oracle(void **state)
 {
     (void)state;
     for (int i = 0; i < case_count; i++) {
         const golden_case *c = &cases[i];
         oracle_pooling(&c->o, &answer);
-        judge_oracle(i, "y", y, c->y, terms, c->numel);
-        if (c->o.is_max) judge_oracle(i, "index", at, c->index, terms, c->numel);
-        judge_oracle(i, "dx", dx, c->dx, dx_terms, c->input->numel);
+        golden_judge(i, "y", y, c->y, terms, c->numel);
+        if (c->o.is_max) golden_judge(i, "index", at, c->index, terms, c->numel);
+        golden_judge(i, "dx", dx, c->dx, dx_terms, c->input->numel);
     }
 }
 

@@ -7,6 +7,8 @@
 #include "atto_test.h"
 #include "oracle_norm.h"
 
+#define MOMENTUM 0.25f
+
 /* ---- one case ---- */
 
 typedef struct gn_case {
@@ -14,7 +16,7 @@ typedef struct gn_case {
     int64_t groups;
     atto_dtype dtype; /* 0 = f32 */
     atto_dtype w, b, dw, db;
-    bool no_dx, add, no_saved;
+    bool no_dx, add, no_saved, running;
     test_layout layout, params, dx_layout; /* dx_layout: if it is another one than dense */
     double shift;
     uint64_t seed;
@@ -25,7 +27,8 @@ typedef struct gn_scene {
     gn_case c;
     int64_t n, channels, size, numel, stats;
     double *x, *w, *b, *dy, *old, *old_params;
-    test_tensor tx, tw, tb, ty, tmean, trstd, tdy, tdx, tdw, tdb;
+    double *running[2], *want_running[2], *running_terms[2]; /* mean, var */
+    test_tensor tx, tw, tb, ty, tmean, trstd, tdy, tdx, tdw, tdb, trunning[2];
     struct atto_group_norm_args args;
     oracle_row_norm_answer want;
 } gn_scene;
@@ -48,6 +51,11 @@ static void begin(gn_scene *s, const gn_case *c)
     if (c->w) test_uniform(c->seed + 4, -2.0, 2.0, c->w, s->w, s->channels);
     if (c->b) test_uniform(c->seed + 5, -2.0, 2.0, c->b, s->b, s->channels);
     test_uniform(c->seed + 6, -1.0, 1.0, ATTO_BF16, s->old_params, s->channels);
+    for (int i = 0; i < 2; i++) {
+        double **arrays[] = { &s->running[i], &s->want_running[i], &s->running_terms[i] };
+        for (int k = 0; k < 3; k++) *arrays[k] = test_doubles(s->channels);
+        test_uniform(c->seed + 7 + (uint64_t)i, 0.5, 1.5, ATTO_F32, s->running[i], s->channels);
+    }
 }
 
 static const atto_tensor *make(test_tensor *t, atto_dtype dtype, atto_shape shape,
@@ -77,21 +85,29 @@ static void build(gn_scene *s)
     a->dx = make(&s->tdx, c->no_dx ? none : c->dtype, c->shape, out, c->add ? s->old : NULL);
     a->dw = make(&s->tdw, c->dw, k, c->params, olds);
     a->db = make(&s->tdb, c->db, k, c->params, olds);
+    const atto_dtype running = c->running ? ATTO_F32 : none;
+    a->running_mean = make(&s->trunning[0], running, k, c->params, s->running[0]);
+    a->running_var = make(&s->trunning[1], running, k, c->params, s->running[1]);
     a->add_dx = a->add_dw = a->add_db = c->add;
     a->groups = c->groups;
+    a->momentum = MOMENTUM;
     a->eps = 1e-5f;
 }
 
 static void end(gn_scene *s)
 {
-    test_tensor *tensors[] = { &s->tx,    &s->tw,  &s->tb,  &s->ty,  &s->tmean,
-                               &s->trstd, &s->tdy, &s->tdx, &s->tdw, &s->tdb };
+    test_tensor *tensors[] = {
+        &s->tx,  &s->tw,  &s->tb,  &s->ty,  &s->tmean,       &s->trstd,
+        &s->tdy, &s->tdx, &s->tdw, &s->tdb, &s->trunning[0], &s->trunning[1]
+    };
     oracle_row_norm_answer *w = &s->want;
     double *arrays[] = { s->x,    s->w,    s->b,        s->dy,      s->old,     s->old_params,
                          w->mean, w->rstd, w->y,        w->dx,      w->y_terms, w->dx_terms,
                          w->dw,   w->db,   w->dw_terms, w->db_terms };
     for (int i = 0; i < COUNT_OF(tensors); i++) test_tensor_drop(tensors[i]);
     for (int i = 0; i < COUNT_OF(arrays); i++) free(arrays[i]);
+    for (int i = 0; i < 2; i++)
+        free(s->running[i]), free(s->want_running[i]), free(s->running_terms[i]);
 }
 
 static void ask_oracle(gn_scene *s)
@@ -115,6 +131,29 @@ static void ask_oracle(gn_scene *s)
     oracle_group_norm_of(&question, w);
 }
 
+/* Running statistics by their definition: means over images of the mean and the unbiased variance. */
+static void expect_running(gn_scene *s)
+{
+    const double share = (double)MOMENTUM, m = (double)s->size;
+    for (int64_t c = 0; c < s->channels; c++) {
+        double means = 0.0, vars = 0.0, sizes = 0.0;
+        for (int64_t i = 0; i < s->n; i++) {
+            const double *x = s->x + (i * s->channels + c) * s->size;
+            double sum = 0.0, squares = 0.0;
+            for (int64_t k = 0; k < s->size; k++) sum += x[k], sizes += fabs(x[k]);
+            for (int64_t k = 0; k < s->size; k++) squares += (x[k] - sum / m) * (x[k] - sum / m);
+            means += sum / m / (double)s->n;
+            vars += squares / (m - 1.0) / (double)s->n;
+        }
+        const double now[] = { means, vars };
+        const double terms[] = { sizes / (m * (double)s->n), vars };
+        for (int i = 0; i < 2; i++) {
+            s->want_running[i][c] = (1.0 - share) * s->running[i][c] + share * now[i];
+            s->running_terms[i][c] = fabs(s->running[i][c]) + terms[i];
+        }
+    }
+}
+
 /* Summands in one row of additions. */
 static int64_t depth(int64_t n)
 {
@@ -124,43 +163,62 @@ static int64_t depth(int64_t n)
 static void judge(const gn_scene *s, const test_tensor *t, const char *op, int64_t n,
                   const double *want, const double *terms, const double *old)
 {
-    if (!t->view.dtype) return;
-    double *got = test_doubles(t->numel), *sum = test_doubles(t->numel);
-    double *allowed = test_doubles(t->numel);
-    const atto_shape shape = atto_shape_of(t->view.rank, t->view.shape);
-    const test_about about = { op, test_layout_name(s->c.layout), t->view.dtype, shape, s->c.seed };
-    test_tensor_get(t, got);
-    for (int64_t i = 0; i < t->numel; i++) {
-        sum[i] = want[i] + (old ? old[i] : 0.0);
-        allowed[i] = isfinite(sum[i])
-                         ? atto_tol(op, t->view.dtype, n, terms[i] + fabs(old ? old[i] : 0.0))
-                         : 0.0;
-    }
-    expect_close(&about, got, sum, allowed, t->numel);
-    free(got), free(sum), free(allowed);
+    test_judge(t, op, s->c.layout, s->c.seed, n, want, terms, old);
 }
 
-static void check(const gn_case *c)
+/* Distances from a mean that is rounded are off by u |mean|, the variance by twice that times its root, and
+ * rstd by rstd^2 |mean| u, beside the roundings of rstd itself. */
+static void judge_rstd(const gn_scene *s, int64_t n)
+{
+    const oracle_row_norm_answer *w = &s->want;
+    double *terms = test_doubles(s->stats);
+    for (int64_t i = 0; i < s->stats; i++)
+        terms[i] = w->rstd[i] * (1.0 + fabs(w->mean[i]) * w->rstd[i]);
+    judge(s, &s->trstd, "group_norm", n, w->rstd, terms, NULL);
+    free(terms);
+}
+
+static void judge_forward(gn_scene *s)
+{
+    const int64_t n = depth(s->channels / s->c.groups * s->size);
+    const oracle_row_norm_answer *w = &s->want;
+    judge(s, &s->ty, "group_norm", n, w->y, w->y_terms, NULL);
+    judge_rstd(s, n);
+    if (!s->c.running) return;
+    expect_running(s);
+    for (int i = 0; i < 2; i++)
+        judge(s, &s->trunning[i], "group_norm", n + depth(s->n), s->want_running[i],
+              s->running_terms[i], NULL);
+}
+
+static void judge_backward(const gn_scene *s)
+{
+    const int64_t n = depth(s->channels / s->c.groups * s->size), all = depth(s->n * s->size);
+    const oracle_row_norm_answer *w = &s->want;
+    const double *old = s->c.add ? s->old : NULL, *olds = s->c.add ? s->old_params : NULL;
+    judge(s, &s->tdx, "group_norm_grad", n, w->dx, w->dx_terms, old);
+    judge(s, &s->tdw, "group_norm_grad", n + all, w->dw, w->dw_terms, olds);
+    judge(s, &s->tdb, "group_norm_grad", all, w->db, w->db_terms, olds);
+}
+
+/* Gives the number of hidden copies. */
+static uint64_t check(const gn_case *c)
 {
     gn_scene s;
+    atto_device_stats before, after;
     begin(&s, c);
     build(&s);
     ask_oracle(&s);
-    const oracle_row_norm_answer *w = &s.want;
-    const int64_t n = depth(s.channels / c->groups * s.size), all = depth(s.n * s.size);
-    const double *old = c->add ? s.old : NULL, *olds = c->add ? s.old_params : NULL;
+    MUST(atto_device_stats_get(test_dev, &before));
     MUST(atto_group_norm_forward(test_dev, &s.args));
-    judge(&s, &s.ty, "group_norm", n, w->y, w->y_terms, NULL);
-    judge(&s, &s.trstd, "group_norm", n, w->rstd, w->rstd, NULL);
-    if (!c->no_saved) {
-        MUST(atto_group_norm_backward(test_dev, &s.args));
-        judge(&s, &s.tdx, "group_norm_grad", n, w->dx, w->dx_terms, old);
-        judge(&s, &s.tdw, "group_norm_grad", n + all, w->dw, w->dw_terms, olds);
-        judge(&s, &s.tdb, "group_norm_grad", all, w->db, w->db_terms, olds);
-    }
+    if (!c->no_saved) MUST(atto_group_norm_backward(test_dev, &s.args));
+    MUST(atto_device_stats_get(test_dev, &after));
+    judge_forward(&s);
+    if (!c->no_saved) judge_backward(&s);
     assert_true(test_tensor_untouched(&s.tx) && test_tensor_untouched(&s.tdy));
     assert_true(test_tensor_untouched(&s.tw) && test_tensor_untouched(&s.tb));
     end(&s);
+    return (uint64_t)(after.hidden_copies - before.hidden_copies);
 }
 
 /* ---- cases ---- */
@@ -179,6 +237,7 @@ static void group_norm_matches_oracle_with_all_options(void **state)
                       .add = bits & 32,
                       .no_saved = bits & 64,
                       .no_dx = bits & 128,
+                      .running = bits % 8 == 3, /* 6 groups */
                       .seed = 100 + (uint64_t)bits };
         if (c.no_dx && !c.dw && !c.db) continue;
         check(&c);
@@ -241,6 +300,72 @@ static void group_norm_takes_any_layout(void **state)
                           .params = i % 2 ? LAYOUT_STEP2 : LAYOUT_OFFSET,
                           .add = i % 2,
                           .seed = 700 });
+}
+
+/* Several slabs of an image, many images in a strip of columns, channels in vectors and not, one value in a
+ * channel; images shared out whole and in parts. */
+static void group_norm_takes_channels_last_without_copies(void **state)
+{
+    (void)state;
+    const struct {
+        int32_t rank;
+        int64_t dims[4], groups;
+        atto_dtype dtype;
+    } rows[] = {
+        { 4, { 2, 8, 16, 16 }, 4, ATTO_F32 },  { 4, { 2, 8, 16, 16 }, 8, ATTO_F32 },
+        { 4, { 17, 6, 3, 2 }, 3, ATTO_F32 },   { 4, { 40, 8, 2, 3 }, 1, ATTO_F32 },
+        { 4, { 1, 3, 67, 35 }, 3, ATTO_F32 },  { 3, { 20, 66, 5 }, 33, ATTO_F32 },
+        { 4, { 2, 1100, 2, 2 }, 2, ATTO_F32 }, { 4, { 3, 16, 5, 4 }, 4, ATTO_BF16 },
+    };
+    for (int i = 0; i < COUNT_OF(rows); i++) {
+        const uint64_t copies =
+            check(&(gn_case){ .shape = atto_shape_of(rows[i].rank, rows[i].dims),
+                              .groups = rows[i].groups,
+                              .dtype = rows[i].dtype,
+                              .w = ATTO_F32,
+                              .b = ATTO_F32,
+                              .dw = ATTO_F32,
+                              .db = ATTO_F32,
+                              .add = i % 2,
+                              .running = rows[i].groups == rows[i].dims[1],
+                              .layout = LAYOUT_CHANNELS_LAST,
+                              .seed = 720 + (uint64_t)i });
+        assert_int_equal(copies, 0);
+    }
+}
+
+/* All images of a call lie as its output does: x and dy are packed for backward. */
+static void group_norm_packs_what_lies_otherwise(void **state)
+{
+    (void)state;
+    for (int last = 0; last < 2; last++) {
+        const uint64_t copies =
+            check(&(gn_case){ .shape = atto_shape4(3, 6, 5, 4),
+                              .groups = 2,
+                              .w = ATTO_F32,
+                              .dw = ATTO_F32,
+                              .add = last,
+                              .layout = last ? LAYOUT_CHANNELS_LAST : LAYOUT_DENSE,
+                              .dx_layout = last ? LAYOUT_OFFSET : LAYOUT_CHANNELS_LAST,
+                              .seed = 740 });
+        assert_int_equal(copies, 2);
+    }
+}
+
+/* Many images, and few with much in them. */
+static void group_norm_keeps_running_statistics(void **state)
+{
+    (void)state;
+    const atto_shape shapes[] = { atto_shape3(70, 3, 5), atto_shape4(2, 3, 40, 40),
+                                  atto_shape3(1, 130, 2) };
+    for (int i = 0; i < 6; i++)
+        check(&(gn_case){ .shape = shapes[i % 3],
+                          .groups = shapes[i % 3].dim[1],
+                          .running = true,
+                          .params = i % 2 ? LAYOUT_STEP2 : LAYOUT_OFFSET,
+                          .layout = i < 3 ? LAYOUT_DENSE : LAYOUT_CHANNELS_LAST,
+                          .shift = 3.0,
+                          .seed = 745 + (uint64_t)i });
 }
 
 /* Vectors of x and of dx do not begin at the same elements. */
@@ -380,6 +505,27 @@ static void short_weight(gn_scene *s)
 {
     s->tw.view.shape[0] = 4;
 }
+static void no_running_var(gn_scene *s)
+{
+    s->args.running_mean = s->args.w;
+}
+static void running_groups(gn_scene *s)
+{
+    s->args.running_mean = s->args.w, s->args.running_var = s->args.dw;
+}
+static void running_of_one_value(gn_scene *s)
+{
+    running_groups(s);
+    s->args.groups = 6;
+    s->args.mean = s->args.rstd = NULL;
+    s->tx.view.shape[2] = s->ty.view.shape[2] = 1;
+}
+static void running_nan(gn_scene *s)
+{
+    running_of_one_value(s);
+    s->tx.view.shape[2] = s->ty.view.shape[2] = 2;
+    s->args.momentum = NAN;
+}
 
 static void group_norm_refuses_what_does_not_fit(void **state)
 {
@@ -393,6 +539,10 @@ static void group_norm_refuses_what_does_not_fit(void **state)
         refuse(short_rstd, backward, ATTO_E_SHAPE, "rstd is [3,2]|expected [3,3]");
         refuse(short_weight, backward, ATTO_E_SHAPE, "w is [4]|expected [6]");
     }
+    refuse(no_running_var, false, ATTO_E_NULL, "running_var is NULL");
+    refuse(running_groups, false, ATTO_E_ARGUMENT, "3 groups of 6 channels|one for each");
+    refuse(running_of_one_value, false, ATTO_E_ARGUMENT, "one value in each channel");
+    refuse(running_nan, false, ATTO_E_ARGUMENT, "momentum is nan");
 }
 
 static const struct CMUnitTest tests[] = {
@@ -400,6 +550,9 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(group_norm_takes_any_size),
     cmocka_unit_test(group_norm_takes_f16_and_bf16),
     cmocka_unit_test(group_norm_takes_any_layout),
+    cmocka_unit_test(group_norm_takes_channels_last_without_copies),
+    cmocka_unit_test(group_norm_packs_what_lies_otherwise),
+    cmocka_unit_test(group_norm_keeps_running_statistics),
     cmocka_unit_test(group_norm_backward_takes_another_alignment),
     cmocka_unit_test(group_norm_module_matches_the_op),
     cmocka_unit_test(group_norm_keeps_the_digits_of_a_large_mean),

@@ -387,7 +387,41 @@ static void layout_is_wide_from_two_to_the_31(void **state)
     }
 }
 
+static void dimensions_move_and_the_rest_keeps_its_order(void **state)
+{
+    (void)state;
+    const atto_tensor image = atto_tensor_of(NULL, ATTO_F32, atto_shape4(2, 3, 4, 5), 0);
+    atto_tensor moved = image;
+    atto__view_move(&moved, 1, 3);
+    const int64_t shape[] = { 2, 4, 5, 3 }, stride[] = { 60, 5, 1, 20 };
+    assert_memory_equal(moved.shape, shape, sizeof shape);
+    assert_memory_equal(moved.stride, stride, sizeof stride);
+    atto__view_move(&moved, 3, 1);
+    assert_true(atto__view_same(&moved, &image));
+    atto__view_move(&moved, 2, 2);
+    assert_true(atto__view_same(&moved, &image));
+}
+
+/* [2, 3, 4, 5] with dimension 1 innermost, then with a gap. */
+static void channels_last_is_dense_by_its_channels(void **state)
+{
+    (void)state;
+    atto_tensor t = atto_tensor_of(NULL, ATTO_F32, atto_shape4(2, 4, 5, 3), 0);
+    assert_true(atto__view_dense_by(&t, 3) && atto__view_dense(&t));
+    atto__view_move(&t, 3, 1);
+    assert_true(atto__view_dense_by(&t, 1));
+    assert_false(atto__view_dense_by(&t, 3) || atto__view_dense_by(&t, 0));
+    t.stride[2] = 16, t.stride[0] = 64;
+    assert_false(atto__view_dense_by(&t, 1));
+    t.shape[0] = 0;
+    assert_true(atto__view_dense_by(&t, 1)); /* empty */
+    const atto_tensor scalar = atto_tensor_of(NULL, ATTO_F32, atto_shape0(), 0);
+    assert_true(atto__view_dense_by(&scalar, -1));
+}
+
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(dimensions_move_and_the_rest_keeps_its_order),
+    cmocka_unit_test(channels_last_is_dense_by_its_channels),
     cmocka_unit_test(layout_extent_reaches_the_last_element),
     cmocka_unit_test(layout_distinct_sees_every_repetition),
     cmocka_unit_test(layout_overlap_sees_every_shared_element),

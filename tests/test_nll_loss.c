@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "atto_test.h"
+#include "labels.h"
 #include "oracle_loss.h"
 
 /* ---- one case ---- */
@@ -30,44 +30,24 @@ typedef struct nll_case {
 /* A case with its sizes, data and tensors. */
 typedef struct nll_scene {
     nll_case c;
-    int64_t outer, classes, step, positions, numel;
-    atto_shape places; /* x without its classes */
+    label_sizes sizes;
     double *x, *target, *weight, *dloss, *old;
     test_tensor tx, ttarget, tweight, tloss, ttotal, tdloss, tdx;
     struct atto_nll_loss_args args;
     oracle_nll_answer want;
 } nll_scene;
 
-static void measure(nll_scene *s)
-{
-    const int32_t at = s->c.shape.rank == 1 ? 0 : 1;
-    s->outer = s->step = 1;
-    for (int32_t d = 0; d < s->c.shape.rank; d++) {
-        if (d < at) s->outer *= s->c.shape.dim[d];
-        if (d > at) s->step *= s->c.shape.dim[d];
-        if (d != at) s->places.dim[s->places.rank++] = s->c.shape.dim[d];
-    }
-    s->classes = s->c.shape.dim[at];
-    s->positions = s->outer * s->step;
-    s->numel = s->positions * s->classes;
-}
-
-/* A quarter of the labels is the ignored one. */
 static void draw(nll_scene *s)
 {
     const nll_case *c = &s->c;
-    uint64_t seed = c->seed + 5;
-    s->x = test_doubles(s->numel), s->old = test_doubles(s->numel);
-    s->target = test_doubles(s->positions), s->weight = test_doubles(s->classes);
-    s->dloss = test_doubles(s->positions + 1);
-    test_uniform(c->seed + 1, -8.0, 0.0, c->dtype, s->x, s->numel);
-    test_uniform(c->seed + 2, -1.0, 1.0, c->dtype, s->old, s->numel);
-    test_uniform(c->seed + 3, -2.0, 2.0, ATTO_F32, s->dloss, s->positions + 1);
-    if (c->weight) test_uniform(c->seed + 4, 0.25, 2.0, c->weight, s->weight, s->classes);
-    for (int64_t i = 0; i < s->positions; i++) {
-        s->target[i] = (double)(test_random(&seed) % (uint64_t)s->classes);
-        if (c->has_ignore && test_random(&seed) % 4 == 0) s->target[i] = (double)c->ignore;
-    }
+    s->x = test_doubles(s->sizes.numel), s->old = test_doubles(s->sizes.numel);
+    s->target = test_doubles(s->sizes.positions), s->weight = test_doubles(s->sizes.classes);
+    s->dloss = test_doubles(s->sizes.positions + 1);
+    test_uniform(c->seed + 1, -8.0, 0.0, c->dtype, s->x, s->sizes.numel);
+    test_uniform(c->seed + 2, -1.0, 1.0, c->dtype, s->old, s->sizes.numel);
+    test_uniform(c->seed + 3, -2.0, 2.0, ATTO_F32, s->dloss, s->sizes.positions + 1);
+    if (c->weight) test_uniform(c->seed + 4, 0.25, 2.0, c->weight, s->weight, s->sizes.classes);
+    draw_labels(&s->sizes, c->has_ignore ? &c->ignore : NULL, c->seed + 5, s->target);
 }
 
 static void make(test_tensor *t, atto_dtype dtype, atto_shape shape, test_layout layout,
@@ -83,12 +63,13 @@ static void build(nll_scene *s)
     const nll_case *c = &s->c;
     struct atto_nll_loss_args *a = &s->args;
     const bool none = c->reduction == ATTO_REDUCTION_NONE;
-    const atto_shape loss = none ? s->places : atto_shape0();
+    const atto_shape loss = none ? s->sizes.places : atto_shape0();
     const test_layout out = c->dx_layout ? c->dx_layout : c->layout;
     make(&s->tx, c->dtype, c->shape, c->layout, s->x, &a->x);
-    make(&s->ttarget, c->target, s->places, c->layout, s->target, &a->target);
+    make(&s->ttarget, c->target, s->sizes.places, c->layout, s->target, &a->target);
     if (c->weight)
-        make(&s->tweight, c->weight, atto_shape1(s->classes), LAYOUT_OFFSET, s->weight, &a->weight);
+        make(&s->tweight, c->weight, atto_shape1(s->sizes.classes), LAYOUT_OFFSET, s->weight,
+             &a->weight);
     make(&s->tloss, ATTO_F32, loss, LAYOUT_OFFSET, NULL, &a->loss);
     if (!c->no_saved) make(&s->ttotal, ATTO_F32, atto_shape0(), LAYOUT_OFFSET, NULL, &a->total);
     make(&s->tdloss, ATTO_F32, loss, LAYOUT_OFFSET, s->dloss, &a->dloss);
@@ -105,7 +86,7 @@ static void begin(nll_scene *s, const nll_case *c)
     s->c = *c;
     if (!s->c.dtype) s->c.dtype = ATTO_F32;
     if (!s->c.target) s->c.target = ATTO_I64;
-    measure(s);
+    s->sizes = label_sizes_of(c->shape);
     draw(s);
 }
 
@@ -121,12 +102,12 @@ static void end(nll_scene *s)
 static void ask_oracle(nll_scene *s)
 {
     const nll_case *c = &s->c;
-    s->want.each = test_doubles(s->positions);
-    s->want.dx = test_doubles(s->numel);
+    s->want.each = test_doubles(s->sizes.positions);
+    s->want.dx = test_doubles(s->sizes.numel);
     const oracle_nll question = {
-        .outer = s->outer,
-        .classes = s->classes,
-        .step = s->step,
+        .outer = s->sizes.outer,
+        .classes = s->sizes.classes,
+        .step = s->sizes.step,
         .x = s->x,
         .labels = s->target,
         .weight = c->weight ? s->weight : NULL,
@@ -143,26 +124,13 @@ static void ask_oracle(nll_scene *s)
 /* Additions in a row: 64 of a block, or 4 of a work-item and 32 of its group; then few blocks. */
 static int64_t depth(const nll_scene *s)
 {
-    return s->positions < 100 ? s->positions : 100;
+    return s->sizes.positions < 100 ? s->sizes.positions : 100;
 }
 
 static void judge(const nll_scene *s, const test_tensor *t, const char *op, int64_t n,
                   const double *want, const double *terms, const double *old)
 {
-    double *got = test_doubles(t->numel), *sum = test_doubles(t->numel);
-    double *allowed = test_doubles(t->numel);
-    const atto_shape shape = atto_shape_of(t->view.rank, t->view.shape);
-    const test_about about = { op, test_layout_name(s->c.layout), t->view.dtype, shape, s->c.seed };
-    test_tensor_get(t, got);
-    for (int64_t i = 0; i < t->numel; i++) {
-        const double kept = old ? old[i] : 0.0;
-        sum[i] = want[i] + kept;
-        allowed[i] = isfinite(sum[i]) ? atto_tol(op, t->view.dtype, n,
-                                                 fabs(terms ? terms[i] : want[i]) + fabs(kept))
-                                      : 0.0;
-    }
-    expect_close(&about, got, sum, allowed, t->numel);
-    free(got), free(sum), free(allowed);
+    test_judge(t, op, s->c.layout, s->c.seed, n, want, terms, old);
 }
 
 /* A mean has two sums and a division (5). */
@@ -301,8 +269,8 @@ static void nll_loss_counts_each_position_once(void **state)
         begin(&s, &(nll_case){ .shape = atto_shape2(rows[i], 3),
                                .reduction = ATTO_REDUCTION_SUM,
                                .seed = 400 });
-        for (int64_t k = 0; k < s.numel; k++) s.x[k] = (double)(k % 5);
-        for (int64_t p = 0; p < s.positions; p++) sum -= s.x[3 * p + (int64_t)s.target[p]];
+        for (int64_t k = 0; k < s.sizes.numel; k++) s.x[k] = (double)(k % 5);
+        for (int64_t p = 0; p < s.sizes.positions; p++) sum -= s.x[3 * p + (int64_t)s.target[p]];
         run_scene(&s);
         test_tensor_get(&s.tloss, &loss);
         test_tensor_get(&s.ttotal, &total);
@@ -423,7 +391,7 @@ static void nll_loss_of_ignored_positions_only(void **state)
         with_options(bits, &c);
         c.add = false;
         begin(&s, &c);
-        for (int64_t i = 0; i < s.positions; i++) s.target[i] = -100;
+        for (int64_t i = 0; i < s.sizes.positions; i++) s.target[i] = -100;
         run_scene(&s);
         double loss[9], dx[45];
         test_tensor_get(&s.tloss, loss);
@@ -489,7 +457,7 @@ static void expect_data_error(atto_device *dev, nll_case c, double label)
     atto_device *before = test_dev;
     test_dev = dev;
     begin(&s, &c);
-    s.target[s.positions / 2] = label;
+    s.target[s.sizes.positions / 2] = label;
     if (c.has_ignore) s.target[0] = (double)c.ignore;
     build(&s);
     ask_oracle(&s);
@@ -567,8 +535,8 @@ static void nll_loss_repeats_bit_for_bit(void **state)
     nll_scene s;
     begin(&s, &(nll_case){ .shape = atto_shape2(20011, 10), .weight = ATTO_F32, .seed = 1300 });
     run_scene(&s);
-    uint64_t loss[2], *dx = calloc((size_t)s.numel, sizeof *dx);
-    uint64_t *again = calloc((size_t)s.numel, sizeof *again);
+    uint64_t loss[2], *dx = calloc((size_t)s.sizes.numel, sizeof *dx);
+    uint64_t *again = calloc((size_t)s.sizes.numel, sizeof *again);
     test_tensor_bits(&s.tloss, &loss[0]);
     test_tensor_bits(&s.tdx, dx);
     for (int run = 0; run < 50; run++) {
@@ -577,7 +545,7 @@ static void nll_loss_repeats_bit_for_bit(void **state)
         test_tensor_bits(&s.tloss, &loss[1]);
         test_tensor_bits(&s.tdx, again);
         assert_true(loss[0] == loss[1]);
-        assert_memory_equal(dx, again, (size_t)s.numel * sizeof *dx);
+        assert_memory_equal(dx, again, (size_t)s.sizes.numel * sizeof *dx);
     }
     free(dx), free(again);
     end(&s);

@@ -334,10 +334,11 @@ static spec spec_max_pool(const char *name, bool many_dims)
     return spec_pool(name, many_dims);
 }
 
-/* 5 groups of one channel in 12 images. */
+/* 5 groups of one channel in 4 images. */
 static void numbers_group_norm(struct atto_group_norm_args *a)
 {
     a->groups = 5;
+    a->momentum = 0.1f;
     a->eps = 1e-5f;
 }
 static spec spec_group_norm(const char *name, bool many_dims)
@@ -345,10 +346,10 @@ static spec spec_group_norm(const char *name, bool many_dims)
     static const char *const full[] = { "x", "y", "dy", "dx" };
     spec legal = { atto_shape1(5), ATTO_F32, -2.0, 2.0 };
     if (strcmp(name, "mean") == 0 || strcmp(name, "rstd") == 0)
-        legal.shape = atto_shape2(many_dims ? 2 : 12, 5);
+        legal.shape = atto_shape2(many_dims ? 2 : 4, 5);
     for (int i = 0; i < COUNT_OF(full); i++)
         if (strcmp(name, full[i]) == 0)
-            legal.shape = many_dims ? atto_shape4(2, 5, 3, 2) : atto_shape2(12, 5);
+            legal.shape = many_dims ? atto_shape4(2, 5, 3, 2) : atto_shape3(4, 5, 3);
     return legal;
 }
 

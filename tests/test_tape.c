@@ -888,6 +888,60 @@ static void modules_say_which_of_them_failed(void **state)
     atto_module_free(outer);
 }
 
+/* What the helpers make: images, then rows, then probabilities. */
+static void append_images(atto_module *net)
+{
+    MUST(atto_sequential_instance_norm2d(net, 4, NULL));
+    MUST(atto_sequential_batch_norm2d(net, 4, NULL));
+    MUST(atto_sequential_group_norm(net, 2, 4, NULL));
+    MUST(atto_sequential_avg_pool2d(net, 1, 2, NULL));    /* [2,4,6,8] to [2,4,6,4], */
+    MUST(atto_sequential_max_pool2d(net, 2, 1, NULL));    /* [2,4,3,4], */
+    MUST(atto_sequential_adaptive_avg_pool2d(net, 0, 2)); /* [2,4,3,2], */
+    MUST(atto_sequential_adaptive_max_pool2d(net, 2, 0)); /* [2,4,2,2], */
+    MUST(atto_sequential_flatten(net, 2));                /* [2,4,4] */
+}
+
+static void append_rows(atto_module *net)
+{
+    MUST(atto_sequential_linear(net, 4, 40, NULL));
+    MUST(atto_sequential_act(net, atto_silu(), 0.0f));
+    MUST(atto_sequential_dropout(net, 0.0f));
+    MUST(atto_sequential_instance_norm1d(net, 4, NULL));
+    MUST(atto_sequential_batch_norm1d(net, 4, NULL));
+    MUST(atto_sequential_avg_pool1d(net, 2, NULL)); /* [2,4,20], */
+    MUST(atto_sequential_max_pool1d(net, 2, NULL)); /* [2,4,10], */
+    MUST(atto_sequential_adaptive_avg_pool1d(net, 8));
+    MUST(atto_sequential_adaptive_max_pool1d(net, 6));
+    MUST(atto_sequential_layer_norm(net, atto_shape1(6), NULL));
+    MUST(atto_sequential_rms_norm(net, atto_shape1(6), NULL));
+    MUST(atto_sequential_glu(net, -1, atto_sigmoid())); /* [2,4,3] */
+    MUST(atto_sequential_softmax(net, ATTO_SOFTMAX_PLAIN, -1));
+}
+
+static void sequentials_append_any_module(void **state)
+{
+    (void)state;
+    atto_module *net;
+    atto_tensor got;
+    float images[2 * 4 * 6 * 8], y[2 * 4 * 3];
+    MUST(atto_sequential_create(test_dev, &net));
+    append_images(net);
+    append_rows(net);
+    EXPECT_FAIL(atto_sequential_group_norm(net, 3, 4, NULL), ATTO_E_ARGUMENT, "3 groups");
+    EXPECT_FAIL(atto_sequential_glu(NULL, -1, atto_sigmoid()), ATTO_E_NULL, "sequential_glu: m is");
+    assert_int_equal(atto_module_param_count(net), 8 + 8 + 200 + 8 + 12 + 6);
+    for (int i = 0; i < COUNT_OF(images); i++) images[i] = (float)(i * 37 % 101);
+    const atto_var x = atto_input(tape, ATTO_F32, atto_shape4(2, 4, 6, 8), images);
+    const atto_var p = atto_apply(tape, net, x);
+    MUST(atto_var_tensor(tape, p, &got));
+    assert_true(got.rank == 3 && got.shape[0] == 2 && got.shape[1] == 4 && got.shape[2] == 3);
+    MUST(atto_var_read(tape, p, y));
+    for (int row = 0; row < 8; row++)
+        assert_true(fabsf(y[3 * row] + y[3 * row + 1] + y[3 * row + 2] - 1.0f) < 1e-6f);
+    MUST(atto_tape_end(tape));
+    atto_module_free(net);
+}
+
 static void modules_leave_their_callers_scopes_alone(void **state)
 {
     (void)state;
@@ -993,6 +1047,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_TAPE(modules_start_as_pytorchs_do),
     ON_A_TAPE(modules_train_and_evaluate),
     ON_A_TAPE(modules_say_which_of_them_failed),
+    ON_A_TAPE(sequentials_append_any_module),
     ON_A_TAPE(modules_leave_their_callers_scopes_alone),
     ON_A_TAPE(modules_refuse_bad_arguments),
     ON_A_TAPE(losses_refuse_bad_options),

@@ -15,9 +15,10 @@ typedef enum check_family {
     CHECK_CROSS_ENTROPY, /* nothing of the op below counts */
     CHECK_SOFTMAX,       /* atto_softmax_*, through check_rows */
     CHECK_GLU,           /* atto_glu_*, likewise */
-    CHECK_LAYER_NORM,    /* atto_layer_norm_*, through check_norm; and so the next two */
+    CHECK_LAYER_NORM,    /* atto_layer_norm_*, through check_norm; and so the next three */
     CHECK_RMS_NORM,
     CHECK_BATCH_NORM,
+    CHECK_GROUP_NORM,
     CHECK_POOL, /* kind 1: maxima */
     CHECK_LOSS  /* atto_loss_* or atto_nll_loss_*, through check_loss; kind counts */
 } check_family;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* selftest of the normalisations: the same rows, or channels, on two devices. */
+/* selftest of the normalisations: the same rows, channels or groups of them, on two devices. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -17,6 +17,7 @@ typedef struct norm_data {
     atto_dtype dtype;
     atto_shape shape;
     int64_t n, rows, cols; /* elements; what is normalised, and what parameters there are */
+    int64_t groups;        /* of an image's channels */
     float *x, *dy, *w, *got, *want;
     void *raw_x, *raw_dy; /* in dtype */
 } norm_data;
@@ -29,11 +30,12 @@ static void free_data(norm_data *d)
 
 static void shape_data(norm_data *d, const int64_t *dims)
 {
-    const bool batch = d->family == CHECK_BATCH_NORM;
+    const bool batch = d->family == CHECK_BATCH_NORM, groups = d->family == CHECK_GROUP_NORM;
     d->shape = atto_shape3(dims[0], dims[1], dims[2]);
     d->n = dims[0] * dims[1] * dims[2];
-    d->rows = batch ? dims[1] : dims[0];
-    d->cols = batch ? dims[1] : dims[1] * dims[2];
+    d->groups = dims[1] % 5 == 0 ? dims[1] / 5 : 1;
+    d->rows = batch ? dims[1] : groups ? dims[0] * d->groups : dims[0];
+    d->cols = batch || groups ? dims[1] : dims[1] * dims[2];
 }
 
 static atto_status make_data(norm_data *d, atto_device *reference)
@@ -122,13 +124,36 @@ static atto_status call_channels(atto_device *dev, bool backward, atto_tensor *t
     return backward ? atto_batch_norm_backward(dev, &a) : ATTO_OK;
 }
 
+static atto_status call_groups(atto_device *dev, const norm_data *d, bool backward, atto_tensor *t)
+{
+    const atto_shape stats = atto_shape2(d->shape.dim[0], d->groups);
+    BENCH_TRY(atto_tensor_reshape(&t[MEAN], stats, &t[MEAN]));
+    BENCH_TRY(atto_tensor_reshape(&t[RSTD], stats, &t[RSTD]));
+    const struct atto_group_norm_args a = { .x = &t[X],
+                                            .w = &t[W],
+                                            .b = &t[B],
+                                            .y = &t[Y],
+                                            .mean = &t[MEAN],
+                                            .rstd = &t[RSTD],
+                                            .dy = &t[DY],
+                                            .dx = &t[DX],
+                                            .dw = &t[DW],
+                                            .db = &t[DB],
+                                            .groups = d->groups,
+                                            .eps = 1e-3f };
+    BENCH_TRY(atto_group_norm_forward(dev, &a));
+    return backward ? atto_group_norm_backward(dev, &a) : ATTO_OK;
+}
+
 static atto_status run(atto_device *dev, atto_device *reference, norm_data *d, bool backward,
                        float *out)
 {
     atto_tensor t[TENSORS] = { { 0 } };
     atto_status status = make_tensors(dev, d, t);
-    if (status == ATTO_OK)
-        status = d->family == CHECK_BATCH_NORM ? call_channels(dev, backward, t)
+    if (status == ATTO_OK && d->family == CHECK_BATCH_NORM)
+        status = call_channels(dev, backward, t);
+    else if (status == ATTO_OK)
+        status = d->family == CHECK_GROUP_NORM ? call_groups(dev, d, backward, t)
                                                : call_rows(dev, d, backward, t);
     if (status == ATTO_OK) status = atto_tensor_read(&t[backward ? DX : Y], d->raw_x);
     if (status == ATTO_OK) status = check_widen(reference, d->raw_x, d->dtype, d->n, out);

@@ -83,6 +83,7 @@ static const check_op ops[] = {
     { "layer_norm",   { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_LAYER_NORM, 0 },
     { "rms_norm",     { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_RMS_NORM, 0 },
     { "batch_norm",   { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_BATCH_NORM, 0 },
+    { "group_norm",   { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_GROUP_NORM, 0 },
     { "avg_pool",     { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_POOL, 0 },
     { "max_pool",     { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_POOL, 1 },
 #define X(NAME, name, rule) \
@@ -257,7 +258,7 @@ static double run_cell(selftest *s, const check_op *op, bool backward, atto_dtyp
         if (status != ATTO_OK) tool_fail(op->name, status);
         return ratio;
     }
-    if (op->family >= CHECK_LAYER_NORM && op->family <= CHECK_BATCH_NORM) {
+    if (op->family >= CHECK_LAYER_NORM && op->family <= CHECK_GROUP_NORM) {
         const atto_status status =
             check_norm(s->dev, s->reference, op->family, backward, dtype, &ratio);
         if (status != ATTO_OK) tool_fail(op->name, status);

@@ -225,13 +225,33 @@ ATTO_API atto_status atto_layer_norm_create(atto_device *dev, atto_shape normali
 ATTO_API atto_status atto_rms_norm_create(atto_device *dev, atto_shape normalised,
                                           const atto_norm_options *options, atto_module **m);
 
-/**
- * Group norm of [N, C] or [N, C, ...]: weight (1 at first) and bias (0) are [channels]. groups = channels
- * and no_affine are PyTorch's InstanceNorm. options may be NULL. ATTO_E_ARGUMENT: groups is below 1 or
- * does not divide channels, eps; ATTO_E_SHAPE: a negative size.
- */
+/** Group norm of [N, C] or [N, C, ...]: weight (1 at first) and bias (0) are [channels]. options may be NULL.
+ * ATTO_E_ARGUMENT: groups is below 1 or does not divide channels, eps; ATTO_E_SHAPE: a negative size. */
 ATTO_API atto_status atto_group_norm_create(atto_device *dev, int64_t groups, int64_t channels,
                                             const atto_norm_options *options, atto_module **m);
+
+/** Options of InstanceNorm1d and InstanceNorm2d; zero is PyTorch's default. */
+typedef struct atto_instance_norm_module_options {
+    float eps;                /**< 0 = 1e-5; ATTO_ZERO = 0 */
+    float momentum;           /**< 0 = 0.1; ATTO_ZERO = 0, as PyTorch's None is */
+    bool affine;              /**< weight and bias */
+    bool track_running_stats; /**< in training, and used in evaluation */
+    atto_dtype dtype;         /**< of weight and bias; 0 = f32. Statistics are f32 */
+    uint64_t reserved[4];
+} atto_instance_norm_module_options;
+
+/**
+ * Instance norm of [N, C, L] or [C, L], and of [N, C, H, W] or [C, H, W]: weight (1 at first) and bias (0) if
+ * affine; the buffers running_mean (0), running_var (1) and num_batches_tracked (which stays 0, as PyTorch's
+ * does) if they are tracked. options may be NULL. ATTO_E_SHAPE: a negative size; ATTO_E_ARGUMENT: eps,
+ * momentum. A call fails with ATTO_E_ARGUMENT where a channel's own statistics are those of one value.
+ */
+ATTO_API atto_status atto_instance_norm1d_create(atto_device *dev, int64_t channels,
+                                                 const atto_instance_norm_module_options *options,
+                                                 atto_module **m);
+ATTO_API atto_status atto_instance_norm2d_create(atto_device *dev, int64_t channels,
+                                                 const atto_instance_norm_module_options *options,
+                                                 atto_module **m);
 
 /** Options of BatchNorm1d and BatchNorm2d; zero is PyTorch's default. */
 typedef struct atto_batch_norm_module_options {
@@ -294,11 +314,35 @@ ATTO_API atto_status atto_sequential_linear(atto_module *m, int64_t in, int64_t 
 ATTO_API atto_status atto_sequential_act(atto_module *m, atto_activation act, float dropout);
 ATTO_API atto_status atto_sequential_dropout(atto_module *m, float p);
 ATTO_API atto_status atto_sequential_flatten(atto_module *m, int32_t start);
+ATTO_API atto_status atto_sequential_softmax(atto_module *m, atto_softmax_kind kind, int32_t dim);
+ATTO_API atto_status atto_sequential_glu(atto_module *m, int32_t dim, atto_activation act);
+ATTO_API atto_status atto_sequential_layer_norm(atto_module *m, atto_shape normalised,
+                                                const atto_norm_options *options);
+ATTO_API atto_status atto_sequential_rms_norm(atto_module *m, atto_shape normalised,
+                                              const atto_norm_options *options);
+ATTO_API atto_status atto_sequential_group_norm(atto_module *m, int64_t groups, int64_t channels,
+                                                const atto_norm_options *options);
+ATTO_API atto_status atto_sequential_instance_norm1d(
+    atto_module *m, int64_t channels, const atto_instance_norm_module_options *options);
+ATTO_API atto_status atto_sequential_instance_norm2d(
+    atto_module *m, int64_t channels, const atto_instance_norm_module_options *options);
+ATTO_API atto_status atto_sequential_batch_norm1d(atto_module *m, int64_t channels,
+                                                  const atto_batch_norm_module_options *options);
+ATTO_API atto_status atto_sequential_batch_norm2d(atto_module *m, int64_t channels,
+                                                  const atto_batch_norm_module_options *options);
+ATTO_API atto_status atto_sequential_avg_pool1d(atto_module *m, int64_t kernel,
+                                                const atto_avg_pool_options *options);
 ATTO_API atto_status atto_sequential_avg_pool2d(atto_module *m, int64_t kernel_h, int64_t kernel_w,
                                                 const atto_avg_pool_options *options);
+ATTO_API atto_status atto_sequential_max_pool1d(atto_module *m, int64_t kernel,
+                                                const atto_max_pool_options *options);
 ATTO_API atto_status atto_sequential_max_pool2d(atto_module *m, int64_t kernel_h, int64_t kernel_w,
                                                 const atto_max_pool_options *options);
+ATTO_API atto_status atto_sequential_adaptive_avg_pool1d(atto_module *m, int64_t out);
 ATTO_API atto_status atto_sequential_adaptive_avg_pool2d(atto_module *m, int64_t out_h,
+                                                         int64_t out_w);
+ATTO_API atto_status atto_sequential_adaptive_max_pool1d(atto_module *m, int64_t out);
+ATTO_API atto_status atto_sequential_adaptive_max_pool2d(atto_module *m, int64_t out_h,
                                                          int64_t out_w);
 
 /** Where initial values come from: the seed of the device's stream, 0 when it is opened. The same

@@ -9,6 +9,7 @@
 #include <attocl/cross_entropy.h>
 #include <attocl/elementwise.h>
 #include <attocl/glu.h>
+#include <attocl/group_norm.h>
 #include <attocl/layer_norm.h>
 #include <attocl/linear.h>
 #include <attocl/loss.h>
@@ -202,9 +203,25 @@ ATTO_API atto_var atto_adaptive_max_pool1d(atto_tape *tape, atto_var x, int64_t 
 ATTO_API atto_var atto_adaptive_max_pool2d(atto_tape *tape, atto_var x, int64_t out_h,
                                            int64_t out_w, atto_var *indices);
 
-/** Group norm of x, [N, C] or [N, C, ...]: attocl/batch_norm.h. weight and bias are [C]; eps 0 = 1e-5. */
+/** Group norm of x, [N, C] or [N, C, ...]: attocl/group_norm.h. weight and bias are [C]; eps 0 = 1e-5.
+ * The result lies in memory as x does, contiguous or channels_last; so does batch norm's. */
 ATTO_API atto_var atto_group_norm(atto_tape *tape, atto_var x, int64_t groups,
                                   const atto_layer_norm_options *options);
+
+/** Options of atto_instance_norm; NULL pointers are what is not there. */
+typedef struct atto_instance_norm_options {
+    const atto_var *weight, *bias;              /**< [C], f32 or like x */
+    const atto_var *running_mean, *running_var; /**< [C], f32; written to unless they are used */
+    bool use_running_stats; /**< instead of each image's: evaluation, which is batch norm's */
+    float momentum;         /**< 0 = 0.1; ATTO_ZERO = 0 */
+    float eps;              /**< 0 = 1e-5; ATTO_ZERO = 0 */
+    uint64_t reserved[4];   /**< must be 0 */
+} atto_instance_norm_options;
+
+/** Instance norm of x, [N, C, ...]: each channel of each image by its own mean and variance, and so
+ * ATTO_E_ARGUMENT where it has one value. */
+ATTO_API atto_var atto_instance_norm(atto_tape *tape, atto_var x,
+                                     const atto_instance_norm_options *options);
 
 /** The same elements, of any dtype, with another shape: ATTO_E_SHAPE if it has not as many. Shares x's
  * memory where the strides allow that, else it is a dense copy. */

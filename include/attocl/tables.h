@@ -138,11 +138,12 @@
  *                ROWS: each tensor is a matrix with unit stride along its rows, its leading
  *                dimensions merged to one
  *                DENSE: each tensor is row-major without gaps
- *                CHANNELS: the same; or, where all tensors of three or more dimensions are
- *                channels_last without gaps, those are matrices [everything else, channels]
- *                IMAGES: each tensor has four dimensions, batch, channels, height, width (those that
- *                the caller's lacks have size 1); all have unit stride along width, or all along
- *                channels (channels_last); other strides are what they are
+ *                CHANNELS: no gaps; images, the tensors of the highest rank, are row-major, or all
+ *                have dimension 1 innermost (channels_last), as the largest of them has; others are
+ *                row-major
+ *                IMAGES: the same, but only the innermost dimension needs unit stride; images have
+ *                four dimensions, batch, channels, height, width (those that the caller's lacks have
+ *                size 1)
  *   autocast     what autocast will do to the inputs: LOW, F32, WIDEST or FLOW
  *   in_place     IN_PLACE: an output may be exactly one of the inputs; else DISTINCT
  *   random       DROPS_BY(field): draws numbers by logical element index when that probability is
@@ -169,7 +170,7 @@
     X(batch_norm, BATCH_NORM, CHANNELS, FLOW, DISTINCT, FIXED,          NONE) \
     X(avg_pool, AVG_POOL, IMAGES,  FLOW,   DISTINCT, FIXED,             NONE) \
     X(max_pool, MAX_POOL, IMAGES,  FLOW,   DISTINCT, FIXED,             NONE) \
-    X(group_norm, GROUP_NORM, DENSE, F32,  DISTINCT, FIXED,             NONE)
+    X(group_norm, GROUP_NORM, CHANNELS, F32, DISTINCT, FIXED,           NONE)
 
 /* F(field, role), beside each args struct as ATTO_<OP>_FIELDS. Roles:
  *   IN          read by forward and again by backward      must be given to both
@@ -222,8 +223,9 @@
 #define ATTO_AVG_POOL_FIELDS(F) F(x, IN_FWD) F(y, OUT) F(dy, DIN) F(dx, DOUT)
 #define ATTO_MAX_POOL_FIELDS(F) F(x, IN_FWD) F(y, OUT) F(indices, SAVED_OPT) F(dy, DIN) F(dx, DOUT)
 #define ATTO_GROUP_NORM_FIELDS(F)                                                              \
-    F(x, IN) F(w, IN_OPT) F(b, IN_FWD_OPT) F(y, OUT) F(mean, SAVED_FWD_OPT)                    \
-    F(rstd, SAVED_FWD_OPT) F(dy, DIN) F(dx, DOUT) F(dw, DOUT) F(db, DOUT)
+    F(x, IN) F(w, IN_OPT) F(b, IN_FWD_OPT) F(running_mean, STATE_OPT)                          \
+    F(running_var, STATE_OPT) F(y, OUT) F(mean, SAVED_FWD_OPT) F(rstd, SAVED_FWD_OPT)          \
+    F(dy, DIN) F(dx, DOUT) F(dw, DOUT) F(db, DOUT)
 /* clang-format on */
 
 #endif

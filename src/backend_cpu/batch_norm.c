@@ -12,21 +12,19 @@
 #include "batch_norm.h"
 
 #include "backend_cpu/act.h"
-#include "backend_cpu/row_norm.h"
+#include "backend_cpu/channels.h"
 #include "backend_cpu/rows.h"
 
 typedef struct job {
     const struct atto_batch_norm_args *a;
     atto__batch_norm g;
-    bool rows;                /* of channels: size is 1 */
-    bool streams;             /* results pass the caches by */
-    int64_t slabs, per_slab;  /* of n */
-    int64_t per_stat, params; /* channel c has statistics c / per_stat, w and b c % params */
-    const float *mean, *rstd; /* [channels / per_stat] */
-    const float *w, *b;       /* [params] */
-    float *first, *second;    /* [slabs, channels]: mean and squares, or sums of dz and dz n */
-    float *mean_dz,
-        *mean_dzn; /* [channels / per_stat], of w dz and w dz n; 0 when they do not count */
+    bool rows;                 /* of channels: size is 1 */
+    bool streams;              /* results pass the caches by */
+    int64_t slabs, per_slab;   /* of n */
+    const float *mean, *rstd;  /* [channels] */
+    const float *w, *b;        /* [channels] */
+    float *first, *second;     /* [slabs, channels]: mean and squares, or sums of dz and dz n */
+    float *mean_dz, *mean_dzn; /* [channels], of w dz and w dz n; 0 when they do not count */
 } job;
 
 /* Slabs of rows, of which each costs arrays of all channels, or of images. */
@@ -46,18 +44,6 @@ static int64_t end_of_slab(const job *j, int64_t slab)
     return end < j->g.n ? end : j->g.n;
 }
 
-/* Elements at..at+n of a tensor like x. */
-static span span_at(const atto_tensor *t, int64_t at, int32_t n)
-{
-    char *memory = atto__memory(t);
-    return (span){ memory + (t->offset + at) * (int64_t)atto_dtype_size(t->dtype), 1, n, t->dtype };
-}
-
-static int32_t block_length(int64_t left)
-{
-    return (int32_t)(left < ATTO_BLOCK ? left : ATTO_BLOCK);
-}
-
 static int32_t threads_for(const atto_device *dev, const job *j)
 {
     return j->g.values * j->g.channels < ATTO_SERIAL_BELOW ? 1 : atto__cpu_threads(dev);
@@ -65,62 +51,21 @@ static int32_t threads_for(const atto_device *dev, const job *j)
 
 /* ---- moments ---- */
 
-/* Source: Chan, Golub, LeVeque 1979. */
-typedef struct moments {
-    double n, mean, squares;
-} moments;
-
-static void merge(moments *m, double n, double mean, double squares)
-{
-    if (n == 0.0) return;
-    const double total = m->n + n, apart = mean - m->mean;
-    m->mean += apart * (n / total);
-    m->squares += squares + apart * apart * (m->n * (n / total));
-    m->n = total;
-}
-
 /* The runs of a channel in a slab. */
 static void slab_of_runs(const job *j, int64_t slab, int64_t channel)
 {
     moments m = { 0.0, 0.0, 0.0 };
     for (int64_t n = slab * j->per_slab; n < end_of_slab(j, slab); n++)
-        for (int64_t first = 0; first < j->g.size; first += ATTO_BLOCK) {
-            const int64_t at = (n * j->g.channels + channel) * j->g.size + first;
-            const span s = span_at(j->a->x, at, block_length(j->g.size - first));
-            const row_of block = { s.first, s.dtype };
-            const double mean = sum_moments(block, s.n, 0.0f).sum / (double)s.n;
-            const moment_sums about = sum_moments(block, s.n, (float)mean);
-            const double rest = about.sum / (double)s.n;
-            merge(&m, (double)s.n, (double)(float)mean + rest, about.squares - about.sum * rest);
-        }
+        merge_run(&m, j->a->x, (n * j->g.channels + channel) * j->g.size, j->g.size);
     j->first[slab * j->g.channels + channel] = (float)m.mean;
     j->second[slab * j->g.channels + channel] = (float)m.squares;
 }
 
-/* One row more: share is 1 / rows with it. */
-static void welford(const float *x, int32_t n, float share, float *mean, float *squares)
-{
-    ATTO_SIMD
-    for (int32_t i = 0; i < n; i++) {
-        const float apart = x[i] - mean[i];
-        mean[i] += apart * share;
-        squares[i] += apart * (x[i] - mean[i]);
-    }
-}
-
 static void slab_of_rows(const job *j, int64_t slab)
 {
-    const int64_t channels = j->g.channels;
-    float *mean = j->first + slab * channels, *squares = j->second + slab * channels;
-    for (int64_t c = 0; c < channels; c++) mean[c] = squares[c] = 0.0f;
-    for (int64_t n = slab * j->per_slab; n < end_of_slab(j, slab); n++) {
-        const float share = 1.0f / (float)(n - slab * j->per_slab + 1);
-        for (int64_t first = 0; first < channels; first += ATTO_BLOCK) {
-            float buffer[ATTO_BLOCK];
-            const span s = span_at(j->a->x, n * channels + first, block_length(channels - first));
-            welford(load_block(s, buffer), s.n, share, mean + first, squares + first);
-        }
-    }
+    const int64_t channels = j->g.channels, first = slab * j->per_slab;
+    moments_of_rows(j->a->x, first * channels, end_of_slab(j, slab) - first, channels,
+                    j->first + slab * channels, j->second + slab * channels);
 }
 
 /* Units are slabs of rows, or channels of slabs. */
@@ -144,11 +89,6 @@ static moments moments_of_channel(const job *j, int64_t channel)
               (double)j->second[at]);
     }
     return m;
-}
-
-static float *floats_of(const atto_tensor *t)
-{
-    return t ? (float *)atto__memory(t) + t->offset : NULL;
 }
 
 /* The batch's weight in the running statistics; counts the batch. */
@@ -196,7 +136,7 @@ static void use_running(const job *j, float *mean, float *rstd)
 /* n elements of a run, which has one channel (step 0), or of some rows of n channels each (step 1). Elements
  * from next on will be wanted soon. */
 typedef struct block {
-    int64_t at, channel, stat, param, next;
+    int64_t at, channel, next;
     int32_t n, rows, step;
 } block;
 
@@ -224,7 +164,7 @@ static void normalise(const job *j, const block *k, float *out)
 {
     float buffer[ATTO_BLOCK];
     const float *x = load_ahead(j->a->x, k, buffer);
-    const float *mean = j->mean + k->stat, *rstd = j->rstd + k->stat;
+    const float *mean = j->mean + k->channel, *rstd = j->rstd + k->channel;
     if (!k->step) normalise_by(x, mean, rstd, out, k->n, 0);
     for (int32_t r = 0; r < k->rows && k->step; r++)
         normalise_by(x + r * k->n, mean, rstd, out + r * k->n, k->n, 1);
@@ -240,7 +180,7 @@ ATTO_INLINE void affine_by(const float *v, const float *w, const float *b, float
 
 static void activate(const job *j, const block *k, const float *normal, float *z)
 {
-    const float *w = j->w + k->param, *b = j->b + k->param;
+    const float *w = j->w + k->channel, *b = j->b + k->channel;
     if (!k->step) affine_by(normal, w, b, z, k->n, 0);
     for (int32_t r = 0; r < k->rows && k->step; r++)
         affine_by(normal + r * k->n, w, b, z + r * k->n, k->n, 1);
@@ -261,14 +201,10 @@ static void for_blocks_of_run(const job *j, int64_t run, int64_t next, block_bod
     for (int64_t first = 0; first < length; first += ATTO_BLOCK) {
         const int64_t channel = j->rows ? first : run % j->g.channels, at = run * length + first;
         const bool last = first + ATTO_BLOCK >= length;
-        const block k = { at,
-                          channel,
-                          channel / j->per_stat,
-                          channel % j->params,
-                          last ? next * length : at + ATTO_BLOCK,
-                          block_length(length - first),
-                          1,
-                          j->rows };
+        const block k = {
+            at, channel, last ? next * length : at + ATTO_BLOCK, block_length(length - first),
+            1,  j->rows
+        };
         body(j, &k, state);
     }
 }
@@ -280,7 +216,7 @@ static void for_blocks_of_rows(const job *j, int64_t begin, int64_t end, block_b
     const int64_t n = j->g.channels, fit = ATTO_BLOCK / n;
     for (int64_t row = begin; row < end; row += fit) {
         const int64_t rows = end - row < fit ? end - row : fit;
-        const block k = { row * n, 0, 0, 0, (row + rows) * n, (int32_t)n, (int32_t)rows, 1 };
+        const block k = { row * n, 0, (row + rows) * n, (int32_t)n, (int32_t)rows, 1 };
         body(j, &k, state);
     }
 }
@@ -325,39 +261,28 @@ static void forward_runs(const void *job_, int64_t begin, int64_t end)
     end_stream();
 }
 
-/* [channels] as floats: in place, converted, or constant. */
-static const float *parameter_of(const atto_tensor *t, float standard, int64_t n, float *scratch)
-{
-    if (n == 0) return scratch;
-    if (t && t->dtype == ATTO_F32) return floats_of(t);
-    for (int64_t i = 0; !t && i < n; i++) scratch[i] = standard;
-    for (int64_t first = 0; t && first < n; first += ATTO_BLOCK)
-        load_block(span_at(t, first, block_length(n - first)), scratch + first);
-    return scratch;
-}
-
 /* Slabs of moments, or of sums. */
 static int64_t units_of(const job *j)
 {
     return j->rows ? j->slabs : j->slabs * j->g.channels;
 }
 
-/* Scratch: two arrays for slabs, four of statistics, of which the first two are *arrays; w and b. */
+/* Scratch: two arrays for slabs, six of channels, of which the first two are *arrays. */
 static atto_status begin(atto_device *dev, job *j, atto_buffer *header, float **arrays)
 {
     atto_tensor scratch;
-    const int64_t stats = j->g.channels / j->per_stat, slabs = j->slabs * j->g.channels;
-    const int64_t size = 4 * stats + 2 * j->params + 2 * slabs + 1;
+    const int64_t channels = j->g.channels, slabs = j->slabs * channels;
+    const int64_t size = 6 * channels + 2 * slabs;
     ATTO_TRY(atto__scratch_tensor(dev, ATTO_F32, 1, &size, header, &scratch));
     *arrays = atto__memory(&scratch);
-    j->mean_dz = *arrays + 2 * stats;
-    j->mean_dzn = j->mean_dz + stats;
-    float *w = j->mean_dzn + stats, *b = w + j->params;
-    j->first = b + j->params;
+    j->mean_dz = *arrays + 2 * channels;
+    j->mean_dzn = j->mean_dz + channels;
+    float *w = j->mean_dzn + channels, *b = w + channels;
+    j->first = b + channels;
     j->second = j->first + slabs;
     j->streams = streams_to(j->a->x);
-    j->w = parameter_of(j->a->w, 1.0f, j->params, w);
-    j->b = parameter_of(j->a->b, 0.0f, j->params, b);
+    j->w = parameter_of(j->a->w, 1.0f, channels, w);
+    j->b = parameter_of(j->a->b, 0.0f, channels, b);
     return ATTO_OK;
 }
 
@@ -403,9 +328,8 @@ atto_status ATTO_LEVEL_NAME(batch_norm_forward)(atto_device *dev,
                                                 const struct atto_batch_norm_args *a,
                                                 const atto__layout *layout)
 {
-    (void)layout;
-    job j = { .a = a, .per_stat = 1, .params = a->x->shape[1] };
-    const atto__batch_norm g = atto__batch_norm_of(a->x);
+    job j = { .a = a };
+    const atto__batch_norm g = atto__batch_norm_of(a->x, layout->channels_last);
     atto_buffer header;
     float *arrays;
     if (g.channels == 0) return ATTO_OK;
@@ -478,7 +402,8 @@ static const float *floats_at(const atto_tensor *t, int64_t at)
 
 ATTO_INLINE vec normal_at(const job *j, const block *k, const float *x, int32_t i)
 {
-    return (vec_load(x + i) - vec_load(j->mean + k->stat + i)) * vec_load(j->rstd + k->stat + i);
+    return (vec_load(x + i) - vec_load(j->mean + k->channel + i)) *
+           vec_load(j->rstd + k->channel + i);
 }
 
 /* One row of a block; elements that lie so far ahead are asked for. */
@@ -494,7 +419,7 @@ static void add_straight(const job *j, const block *k, int64_t at, int64_t ahead
         vec_store(to.dz + i, vec_load(to.dz + i) + d);
         vec_store(to.dzn + i, vec_load(to.dzn + i) + d * normal_at(j, k, x, i));
     }
-    normalise_by(x + i, j->mean + k->stat + i, j->rstd + k->stat + i, normal, k->n - i, 1);
+    normalise_by(x + i, j->mean + k->channel + i, j->rstd + k->channel + i, normal, k->n - i, 1);
     add_row(dy + i, normal, to.dz + i, to.dzn + i, k->n - i);
 }
 
@@ -543,17 +468,6 @@ static void sum_units(const void *job_, int64_t begin, int64_t end)
     }
 }
 
-static void put_parameter(const atto_tensor *t, const float *sums, int64_t n, bool add)
-{
-    for (int64_t first = 0; t && first < n; first += ATTO_BLOCK) {
-        float v[ATTO_BLOCK], old[ATTO_BLOCK];
-        const span to = span_at(t, first, block_length(n - first));
-        memcpy(v, sums + first, (size_t)to.n * sizeof *v);
-        if (add) accumulate_block(v, to, old);
-        store_block(v, to);
-    }
-}
-
 /* A channel's sums over slabs, in order, to the first slab's. */
 static void join_channel(const job *j, int64_t c)
 {
@@ -567,38 +481,19 @@ static void join_channel(const job *j, int64_t c)
     j->second[c] = (float)dzn;
 }
 
-static void join_slabs(const job *j)
+/* What dx needs of a channel's sums. */
+static void use_channel_sums(const job *j, int64_t c)
 {
-    for (int64_t c = 0; c < j->g.channels; c++) join_channel(j, c);
-}
-
-/* What dx needs of the sums that belong to a statistic of so many values. */
-static void use_statistic(const job *j, int64_t s, int64_t values)
-{
-    double dz = 0.0, dzn = 0.0;
-    for (int64_t c = s * j->per_stat; j->a->training && c < (s + 1) * j->per_stat; c++) {
-        dz += (double)j->w[c % j->params] * (double)j->first[c];
-        dzn += (double)j->w[c % j->params] * (double)j->second[c];
-    }
-    j->mean_dz[s] = j->a->training ? (float)(dz / (double)values) : 0.0f;
-    j->mean_dzn[s] = j->a->training ? (float)(dzn / (double)values) : 0.0f;
+    const double scale = (double)j->w[c] / (double)j->g.values;
+    j->mean_dz[c] = j->a->training ? (float)(scale * (double)j->first[c]) : 0.0f;
+    j->mean_dzn[c] = j->a->training ? (float)(scale * (double)j->second[c]) : 0.0f;
 }
 
 /* Those sums to dw and db. */
 static void put_parameters(const job *j)
 {
-    for (int64_t c = j->params; c < j->g.channels; c++) { /* other images' */
-        j->first[c % j->params] += j->first[c];
-        j->second[c % j->params] += j->second[c];
-    }
-    put_parameter(j->a->db, j->first, j->params, j->a->add_db);
-    put_parameter(j->a->dw, j->second, j->params, j->a->add_dw);
-}
-
-static void use_sums(const job *j, int64_t values)
-{
-    for (int64_t s = 0; s < j->g.channels / j->per_stat; s++) use_statistic(j, s, values);
-    put_parameters(j);
+    put_parameter(j->a->db, j->first, j->g.channels, j->a->add_db);
+    put_parameter(j->a->dw, j->second, j->g.channels, j->a->add_dw);
 }
 
 static void put(const job *j, const atto_tensor *t, const block *k, float *values, bool add)
@@ -613,8 +508,8 @@ static void put(const job *j, const atto_tensor *t, const block *k, float *value
 ATTO_INLINE void dx_by(const job *j, const block *k, int32_t r, const float *normal,
                        const float *dz, float *out, int32_t step)
 {
-    const float *w = j->w + k->param, *rstd = j->rstd + k->stat;
-    const float *mean_dz = j->mean_dz + k->stat, *mean_dzn = j->mean_dzn + k->stat;
+    const float *w = j->w + k->channel, *rstd = j->rstd + k->channel;
+    const float *mean_dz = j->mean_dz + k->channel, *mean_dzn = j->mean_dzn + k->channel;
     normal += r * k->n, dz += r * k->n, out += r * k->n;
     ATTO_SIMD
     for (int32_t i = 0; i < k->n; i++)
@@ -638,11 +533,11 @@ static void write_straight(const job *j, const block *k, int32_t r)
     for (int32_t i = 0; i < k->n; i += VEC_LANES) {
         vec_prefetch_as(x, i + ahead, ATTO_F32);
         vec_prefetch_as(dy, i + ahead, ATTO_F32);
-        const vec g = vec_load(j->w + k->param + i) * vec_load(dy + i);
-        const vec mean_dz = vec_load(j->mean_dz + k->stat + i);
-        const vec mean_dzn = vec_load(j->mean_dzn + k->stat + i);
+        const vec g = vec_load(j->w + k->channel + i) * vec_load(dy + i);
+        const vec mean_dz = vec_load(j->mean_dz + k->channel + i);
+        const vec mean_dzn = vec_load(j->mean_dzn + k->channel + i);
         const vec v =
-            vec_load(j->rstd + k->stat + i) * ((g - mean_dz) - normal_at(j, k, x, i) * mean_dzn);
+            vec_load(j->rstd + k->channel + i) * ((g - mean_dz) - normal_at(j, k, x, i) * mean_dzn);
         if (past_cache)
             vec_stream(dx + i, v);
         else
@@ -680,7 +575,7 @@ static void backward_channels(const void *job_, int64_t begin, int64_t end)
     for (int64_t c = begin; c < end; c++) {
         for (int64_t slab = 0; slab < j->slabs; slab++) sum_runs(j, slab, c);
         join_channel(j, c);
-        use_statistic(j, c, j->g.values);
+        use_channel_sums(j, c);
         write_channel(j, c, write_dx);
     }
     end_stream();
@@ -690,9 +585,8 @@ atto_status ATTO_LEVEL_NAME(batch_norm_backward)(atto_device *dev,
                                                  const struct atto_batch_norm_args *a,
                                                  const atto__layout *layout)
 {
-    (void)layout;
-    job j = { .a = a, .per_stat = 1, .params = a->x->shape[1] };
-    const atto__batch_norm g = atto__batch_norm_of(a->x);
+    job j = { .a = a };
+    const atto__batch_norm g = atto__batch_norm_of(a->x, layout->channels_last);
     atto_buffer header;
     float *arrays;
     if (g.channels == 0) return ATTO_OK;
@@ -710,101 +604,9 @@ atto_status ATTO_LEVEL_NAME(batch_norm_backward)(atto_device *dev,
         atto__parallel_for(threads, units_of(&j), sum_units, &j);
     else
         memset(j.first, 0, (size_t)(2 * j.slabs * j.g.channels) * sizeof *j.first);
-    join_slabs(&j);
-    use_sums(&j, g.values);
+    for (int64_t c = 0; c < g.channels; c++) join_channel(&j, c);
+    for (int64_t c = 0; c < g.channels; c++) use_channel_sums(&j, c);
+    put_parameters(&j);
     if (a->dx || a->dresidual) atto__parallel_for(threads, runs_of(&j), backward_runs, &j);
-    return ATTO_OK;
-}
-
-/* ---- group norm: statistics of [n * groups], whose runs are channels of one image side by side ---- */
-
-/* What batch norm would get. */
-static struct atto_batch_norm_args as_batch_norm(const struct atto_group_norm_args *a,
-                                                 bool backward)
-{
-    return (struct atto_batch_norm_args){
-        .x = a->x,
-        .w = a->w,
-        .b = backward ? NULL : a->b,
-        .y = backward ? NULL : a->y,
-        .mean = a->mean,
-        .rstd = a->rstd,
-        .dy = backward ? a->dy : NULL,
-        .dx = backward ? a->dx : NULL,
-        .dw = backward ? a->dw : NULL,
-        .db = backward ? a->db : NULL,
-        .add_dx = a->add_dx,
-        .add_dw = a->add_dw,
-        .add_db = a->add_db,
-        .training = true,
-        .eps = a->eps,
-    };
-}
-
-/* Images' channels as channels of one image. */
-static job job_of_groups(const struct atto_batch_norm_args *b, const struct atto_group_norm_args *a)
-{
-    const atto__group_norm g = atto__group_norm_of(a);
-    job j = { .a = b, .per_stat = g.channels / a->groups, .params = g.channels };
-    cut(&j, (atto__batch_norm){ 1, g.n * g.channels, g.size, g.size }, false);
-    return j;
-}
-
-atto_status ATTO_LEVEL_NAME(group_norm_forward)(atto_device *dev,
-                                                const struct atto_group_norm_args *a,
-                                                const atto__layout *layout)
-{
-    (void)layout;
-    const struct atto_batch_norm_args b = as_batch_norm(a, false);
-    const atto__group_norm g = atto__group_norm_of(a);
-    job j = job_of_groups(&b, a), m = j;
-    atto_buffer headers[2];
-    float *arrays, *unused;
-    if (g.n == 0 || g.channels == 0) return ATTO_OK;
-    if (g.values == 0) {
-        m.g.channels = g.n * a->groups;
-        no_values(&m);
-        return ATTO_OK;
-    }
-    cut(&m, (atto__batch_norm){ 1, g.n * a->groups, g.values, g.values }, false);
-    m.per_stat = 1;
-    ATTO_TRY(begin(dev, &j, &headers[0], &arrays));
-    ATTO_TRY(begin(dev, &m, &headers[1], &unused));
-    float *mean = a->mean ? floats_of(a->mean) : arrays;
-    float *rstd = a->rstd ? floats_of(a->rstd) : arrays + g.n * a->groups;
-    const int32_t threads = threads_for(dev, &j);
-    dev->stats.launches++;
-    atto__parallel_for(threads, units_of(&m), moment_units, &m);
-    use_batch(&m, mean, rstd);
-    j.mean = mean, j.rstd = rstd;
-    atto__parallel_for(threads, runs_of(&j), forward_runs, &j);
-    return ATTO_OK;
-}
-
-atto_status ATTO_LEVEL_NAME(group_norm_backward)(atto_device *dev,
-                                                 const struct atto_group_norm_args *a,
-                                                 const atto__layout *layout)
-{
-    (void)layout;
-    const struct atto_batch_norm_args b = as_batch_norm(a, true);
-    const atto__group_norm g = atto__group_norm_of(a);
-    job j = job_of_groups(&b, a);
-    atto_buffer header;
-    float *arrays;
-    if (g.channels == 0) return ATTO_OK;
-    ATTO_TRY(begin(dev, &j, &header, &arrays));
-    const int32_t threads = threads_for(dev, &j);
-    dev->stats.launches++;
-    if (g.n == 0) { /* sums of nothing */
-        memset(arrays, 0, (size_t)g.channels * sizeof *arrays);
-        put_parameter(a->dw, arrays, g.channels, a->add_dw);
-        put_parameter(a->db, arrays, g.channels, a->add_db);
-        return ATTO_OK;
-    }
-    j.mean = floats_of(a->mean), j.rstd = floats_of(a->rstd);
-    atto__parallel_for(threads, units_of(&j), sum_units, &j);
-    join_slabs(&j);
-    use_sums(&j, g.values);
-    if (a->dx) atto__parallel_for(threads, runs_of(&j), backward_runs, &j);
     return ATTO_OK;
 }

@@ -8,16 +8,17 @@
  *
  * A unit is ATTO_RUN neighbouring elements. ATTO_LAST 0: x is [n, channels, size], a unit has one channel,
  * and a channel has `folded` units, per_run of them in each run of size. ATTO_LAST 1: x is
- * [folded, channels], a unit has ATTO_RUN channels, and there are `kept` units side by side.
+ * [images, folded, channels / images], images 1 for batch norm, a unit has ATTO_RUN channels, of which there
+ * are `kept` in all and per_run in each row.
  *
  * A work-group takes a strip of `columns` channels (units of them) and a slab of per_slab units along
  * folded; `lanes` work-items share a column:
  *
  *     group = slab * strips + strip,  item = lane * columns + column
  *
- * Group norm is the same: x as one image of [n * channels, size], of which per_stat neighbouring channels
- * have the statistics of [1, n * groups, ...], and channel c has parameters c % params. Two more
- * kernels merge channels' sums, by groups for dx and over images for db and dw.
+ * Group norm is the same: the channels of all images are those of one, per_stat neighbours share statistics,
+ * and channel c has parameters c % params. Row-major, moments are taken of groups as if they were channels.
+ * group_norm.cl merges channels' sums by groups, for dx; join does so over images, for db and dw.
  *
  *   partial: [slabs, 2, channels], mean and squares about it, or sums of dz and of dz n
  *
@@ -58,11 +59,14 @@ typedef struct place {
     size_t slab;
     atto_index unit;       /* of a row, or channel */
     atto_index first, end; /* of the slab, along folded; none where the unit is none */
+#if ATTO_LAST
+    size_t row; /* where the unit is in the first row of its image */
+#endif
     uint exists;
 } place;
 
-static inline place place_of(atto_index kept, atto_index folded, atto_index per_slab,
-                             atto_index strips, uint columns)
+static inline place place_of(atto_index kept, atto_index per_run, atto_index folded,
+                             atto_index per_slab, atto_index strips, uint columns)
 {
     place p;
     p.columns = columns;
@@ -74,24 +78,26 @@ static inline place place_of(atto_index kept, atto_index folded, atto_index per_
     p.exists = p.unit < kept;
     p.first = (atto_index)p.slab * per_slab;
     p.end = min(p.first + per_slab, folded);
+#if ATTO_LAST
+    p.row = (size_t)(p.unit / per_run) * folded * per_run + p.unit % per_run;
+#endif
     return p;
 }
 
-#define PLACE place_of(kept, folded, per_slab, strips, columns)
+#define PLACE place_of(kept, per_run, folded, per_slab, strips, columns)
 
 /* First element of unit f of the work-item's column. */
-static inline size_t element_of(place p, atto_index f, atto_index channels, atto_index kept,
-                                atto_index per_run)
+static inline size_t element_of(place p, atto_index f, atto_index channels, atto_index per_run)
 {
 #if ATTO_LAST
-    return ((size_t)f * kept + p.unit) * ATTO_RUN;
+    return (p.row + (size_t)f * per_run) * ATTO_RUN;
 #else
     const atto_index run = f / per_run;
     return (((size_t)run * channels + p.unit) * per_run + (f - run * per_run)) * ATTO_RUN;
 #endif
 }
 
-#define ELEMENT(f) element_of(p, f, channels, kept, per_run)
+#define ELEMENT(f) element_of(p, f, channels, per_run)
 
 /* Columns' sums over their lanes, in all of them; scratch has RESULTS * ATTO_WG elements. */
 ATTO_UNROLLED void fold_lanes(float *v, place p, __local float *scratch)
@@ -200,44 +206,43 @@ ATTO_KERNEL void atto_batch_norm_moments(__global const ATTO_T *x, const ulong x
 #endif
 
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_batch_norm_finish)
-/* Merges slabs; ATTO_LANES work-items have a channel. slabs 0: statistics are the running ones. batches
+/* Values of slab s; where part i of a set, a slab's channel, has its mean. */
+#define COUNT(s) ((float)(min((s + 1) * per_slab, folded) - (s)*per_slab) * (float)per_unit)
+#define PART(i)  ((i) / per_stat * 2 * channels + stat * per_stat + (i) % per_stat)
+
+/* Merges the slabs of per_stat channels; ATTO_LANES work-items have one such set. slabs 0: statistics are the running ones. batches
  * is counted up by the kernel behind this one. */
-ATTO_KERNEL void atto_batch_norm_finish(__global const float *partial, __global float *mean,
-                                        const ulong mean_at, __global float *rstd,
-                                        const ulong rstd_at, __global float *running_mean,
-                                        const ulong running_mean_at, __global float *running_var,
-                                        const ulong running_var_at, __global const long *batches,
-                                        const ulong batches_at, const ulong channels,
-                                        const ulong slabs, const ulong folded, const ulong per_slab,
-                                        const uint per_unit, const float momentum,
-                                        const uint cumulative, const float eps)
+ATTO_KERNEL void atto_batch_norm_finish(
+    __global const float *partial, __global float *mean, const ulong mean_at, __global float *rstd,
+    const ulong rstd_at, __global float *running_mean, const ulong running_mean_at,
+    __global float *running_var, const ulong running_var_at, __global const long *batches,
+    const ulong batches_at, const ulong channels, const uint per_stat, const ulong slabs,
+    const ulong folded, const ulong per_slab, const uint per_unit, const float momentum,
+    const uint cumulative, const float eps)
 {
     __local float2 scratch[ATTO_WG];
-    const size_t channel = get_group_id(0) * (size_t)ATTO_ROWS + get_local_id(0) / ATTO_LANES;
-    const bool inside = channel < channels;
-    const float values = (float)folded * (float)per_unit;
+    const size_t stat = get_group_id(0) * (size_t)ATTO_ROWS + get_local_id(0) / ATTO_LANES;
+    const bool inside = stat < channels / per_stat;
+    const float values = (float)folded * (float)per_unit * (float)per_stat;
+    const uint parts = inside ? (uint)slabs * per_stat : 0;
     float sum = 0.0f;
-    for (ulong s = ATTO_LANE(); inside && s < slabs; s += ATTO_LANES) {
-        const float n = (float)(min((s + 1) * per_slab, folded) - s * per_slab) * (float)per_unit;
-        sum += n * partial[s * 2 * channels + channel];
-    }
+    for (uint i = ATTO_LANE(); i < parts; i += ATTO_LANES)
+        sum += COUNT(i / per_stat) * partial[PART(i)];
     const float all = atto_row_sum(sum, (__local float *)scratch) / values;
     float2 about = (float2)(0.0f, 0.0f);
-    for (ulong s = ATTO_LANE(); inside && s < slabs; s += ATTO_LANES) {
-        const float n = (float)(min((s + 1) * per_slab, folded) - s * per_slab) * (float)per_unit;
-        const float apart = partial[s * 2 * channels + channel] - all;
-        about +=
-            (float2)(n * apart, partial[(s * 2 + 1) * channels + channel] + n * (apart * apart));
+    for (uint i = ATTO_LANE(); i < parts; i += ATTO_LANES) {
+        const float n = COUNT(i / per_stat), apart = partial[PART(i)] - all;
+        about += (float2)(n * apart, partial[PART(i) + channels] + n * (apart * apart));
     }
     about = atto_row_sum2(about, scratch);
     if (!inside || ATTO_LANE() != 0) return;
-    if (running_mean) running_mean += running_mean_at + channel;
-    if (running_var) running_var += running_var_at + channel;
+    if (running_mean) running_mean += running_mean_at + stat;
+    if (running_var) running_var += running_var_at + stat;
     const float rest = about.x / values, squares = about.y - about.x * rest;
     const float m = slabs > 0 ? all + rest : *running_mean;
     const float var = slabs > 0 ? squares / values : *running_var;
-    if (mean) mean[mean_at + channel] = m;
-    if (rstd) rstd[rstd_at + channel] = attop_rsqrt((var < 0.0f ? 0.0f : var) + eps);
+    if (mean) mean[mean_at + stat] = m;
+    if (rstd) rstd[rstd_at + stat] = attop_rsqrt((var < 0.0f ? 0.0f : var) + eps);
     if (slabs == 0 || !running_mean) return;
     const float share = cumulative ? 1.0f / (float)(batches[batches_at] + 1) : momentum;
     *running_mean = (1.0f - share) * *running_mean + share * m;
@@ -404,30 +409,6 @@ ATTO_KERNEL void atto_batch_norm_join(__global const float *partial, __global fl
         const float old = add_dw ? ATTO_PASTE(atto_widen_, ATTO_OUT)(dw[dw_at + channel]) : 0.0f;
         dw[dw_at + channel] = ATTO_PASTE(atto_narrow_, ATTO_OUT)(sum.y + old);
     }
-}
-#endif
-
-#if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_group_norm_groups)
-/* sums: [2, channels] of images' channels, dz and dz n; means: [2, stats], those of w dz and w dz n over
- * groups of per_stat channels, values in each. ATTO_LANES work-items have a group. */
-ATTO_KERNEL void atto_group_norm_groups(__global const float *sums, __global float *means,
-                                        __global const float *w, const ulong w_at,
-                                        const ulong channels, const ulong per_stat,
-                                        const ulong params, const float values)
-{
-    __local float2 scratch[ATTO_WG];
-    const size_t stats = channels / per_stat;
-    const size_t stat = get_group_id(0) * (size_t)ATTO_ROWS + get_local_id(0) / ATTO_LANES;
-    float2 sum = (float2)(0.0f, 0.0f);
-    for (ulong k = ATTO_LANE(); stat < stats && k < per_stat; k += ATTO_LANES) {
-        const size_t c = stat * per_stat + k;
-        const float scale = w ? w[w_at + c % params] : 1.0f;
-        sum += scale * (float2)(sums[c], sums[channels + c]);
-    }
-    sum = atto_row_sum2(sum, scratch) / values;
-    if (stat >= stats || ATTO_LANE() != 0) return;
-    means[stat] = sum.x;
-    means[stats + stat] = sum.y;
 }
 #endif
 

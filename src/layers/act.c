@@ -157,10 +157,6 @@ atto_status atto_act_create(atto_device *dev, atto_activation act, float dropout
     *m = NULL;
     ATTO_TRY(atto__activation_check("act_create", act));
     ATTO_TRY(atto__probability_check("act_create", dropout, &(atto_rng){ 0 }));
-    act_module *data = atto__alloc(sizeof *data);
-    ATTO_REQUIRE(data, ATTO_E_MEMORY, "act_create: out of host memory");
-    *data = (act_module){ act, dropout };
-    const atto_status status = atto_module_create(dev, &act_class, data, m);
-    if (status != ATTO_OK) atto__free(data);
-    return status;
+    const act_module data = { act, dropout };
+    return atto__module_make(dev, "act_create", &act_class, &data, sizeof data, NULL, NULL, m);
 }

@@ -2,23 +2,18 @@
 /* Batch norm: checks, the public calls, the tape, modules. */
 #include "batch_norm.h"
 
-#include <math.h>
 #include <stddef.h>
 
 #include "alloc.h"
-#include "layers/checks.h"
-#include "train/module.h"
+#include "layers/norm.h"
 
 /* ---- checks ---- */
 
 static atto_status check_numbers(const char *what, atto_activation act, float momentum, float eps)
 {
     ATTO_TRY(atto__activation_check(what, act));
-    ATTO_REQUIRE(eps >= 0.0f && eps < INFINITY, ATTO_E_ARGUMENT,
-                 "%s: eps is %g, expected a number of 0 or more", what, (double)eps);
-    ATTO_REQUIRE(isfinite(momentum), ATTO_E_ARGUMENT, "%s: momentum is %g, expected a number", what,
-                 (double)momentum);
-    return ATTO_OK;
+    ATTO_TRY(atto__eps_check(what, eps));
+    return atto__momentum_check(what, momentum);
 }
 
 static atto_status check_statistics(const char *what, const struct atto_batch_norm_args *a)
@@ -30,7 +25,7 @@ static atto_status check_statistics(const char *what, const struct atto_batch_no
                  "%s: running_mean is NULL, and this is no training", what);
     ATTO_REQUIRE(!a->training || !a->cumulative || !a->running_mean || a->batches, ATTO_E_NULL,
                  "%s: batches is NULL, which cumulative needs", what);
-    ATTO_REQUIRE(!a->training || atto__batch_norm_of(a->x).values != 1, ATTO_E_ARGUMENT,
+    ATTO_REQUIRE(!a->training || atto__batch_norm_of(a->x, false).values != 1, ATTO_E_ARGUMENT,
                  "%s: x has one value in each channel, training needs more", what);
     return ATTO_OK;
 }
@@ -78,63 +73,9 @@ atto_status atto_batch_norm_backward(atto_device *dev, const struct atto_batch_n
     return atto__run(dev, ATTO_OP_BATCH_NORM, ATTO_BACKWARD, a);
 }
 
-/* ---- group norm ---- */
-
-static atto_status check_groups(const char *what, int64_t channels, int64_t groups, float eps)
-{
-    ATTO_REQUIRE(eps >= 0.0f && eps < INFINITY, ATTO_E_ARGUMENT,
-                 "%s: eps is %g, expected a number of 0 or more", what, (double)eps);
-    ATTO_REQUIRE(groups >= 1 && channels % groups == 0, ATTO_E_ARGUMENT,
-                 "%s: %lld groups of %lld channels", what, (long long)groups, (long long)channels);
-    return ATTO_OK;
-}
-
-atto_status atto__group_norm_check(const struct atto_group_norm_args *a, atto__direction direction)
-{
-    const bool forward = direction == ATTO_FORWARD;
-    const char *what = forward ? "group_norm_forward" : "group_norm_backward";
-    const atto_dtype dtype = a->x->dtype;
-    ATTO_REQUIRE(atto__is_float(dtype), ATTO_E_DTYPE, "%s: x is %s, expected f32, f16 or bf16",
-                 what, atto_dtype_name(dtype));
-    ATTO_REQUIRE(a->x->rank >= 2, ATTO_E_SHAPE, "%s: x has rank %d, expected [N, C] or [N, C, ...]",
-                 what, (int)a->x->rank);
-    ATTO_TRY(check_groups(what, a->x->shape[1], a->groups, a->eps));
-    const atto_shape x = atto_shape_of(a->x->rank, a->x->shape), c = atto_shape1(a->x->shape[1]);
-    const atto_shape groups = atto_shape2(a->x->shape[0], a->groups);
-    const atto__expected both[] = { { "w", a->w, c, dtype, true },
-                                    { "mean", a->mean, groups, ATTO_F32, false },
-                                    { "rstd", a->rstd, groups, ATTO_F32, false } };
-    const atto__expected first[] = { { "b", a->b, c, dtype, true },
-                                     { "y", a->y, x, dtype, false } };
-    const atto__expected second[] = { { "dy", a->dy, x, dtype, false },
-                                      { "dx", a->dx, x, dtype, false },
-                                      { "dw", a->dw, c, dtype, true },
-                                      { "db", a->db, c, dtype, true } };
-    ATTO_TRY(atto__tensors_check(what, both, COUNT_OF(both)));
-    return forward ? atto__tensors_check(what, first, COUNT_OF(first))
-                   : atto__tensors_check(what, second, COUNT_OF(second));
-}
-
-atto_status atto_group_norm_forward(atto_device *dev, const struct atto_group_norm_args *a)
-{
-    return atto__run(dev, ATTO_OP_GROUP_NORM, ATTO_FORWARD, a);
-}
-
-atto_status atto_group_norm_backward(atto_device *dev, const struct atto_group_norm_args *a)
-{
-    return atto__run(dev, ATTO_OP_GROUP_NORM, ATTO_BACKWARD, a);
-}
-
 /* ---- on a tape ---- */
 
 #define FIELD(name) offsetof(struct atto_batch_norm_args, name)
-
-/* 0 is the default, ATTO_ZERO is 0. */
-static float or_default(float given, float standard)
-{
-    if (given == 0.0f) return standard;
-    return given == (float)ATTO_ZERO ? 0.0f : given;
-}
 
 /* What the options name, as inputs of the op; backward reads b and residual for the activation alone. */
 static int32_t bind_inputs(const atto_batch_norm_options *o, atto_var x, atto__binding *out)
@@ -172,13 +113,17 @@ atto_var atto_batch_norm(atto_tape *tape, atto_var x, const atto_batch_norm_opti
     struct atto_batch_norm_args args = { .act = o->act,
                                          .training = o->training,
                                          .cumulative = o->cumulative,
-                                         .momentum = or_default(o->momentum, 0.1f),
-                                         .eps = or_default(o->eps, 1e-5f) };
+                                         .momentum = atto__or_default(o->momentum, 0.1f),
+                                         .eps = atto__or_default(o->eps, 1e-5f) };
     const atto_shape channels = atto_shape1(t->rank >= 2 ? t->shape[1] : 0); /* or the op refuses */
     atto__binding inputs[ATTO_NODE_INPUTS];
     const int32_t count = bind_inputs(o, x, inputs);
     const atto__result results[] = {
-        { .field = FIELD(y), .dtype = t->dtype, .shape = atto_shape_of(t->rank, t->shape) },
+        { .field = FIELD(y),
+          .dtype = t->dtype,
+          .shape = atto_shape_of(t->rank, t->shape),
+          .moves = true,
+          .innermost = atto__norm_innermost(t) },
         { .field = FIELD(mean), .dtype = ATTO_F32, .shape = channels, .only_saved = true },
         { .field = FIELD(rstd), .dtype = ATTO_F32, .shape = channels, .only_saved = true },
     };
@@ -188,8 +133,8 @@ atto_var atto_batch_norm(atto_tape *tape, atto_var x, const atto_batch_norm_opti
 /* ---- as modules ---- */
 
 typedef struct batch_norm_module {
-    atto_param *weight, *bias;                      /* borrowed from the module; or NULL */
-    atto_tensor running_mean, running_var, batches; /* no dtype where statistics are not tracked */
+    atto__affine affine;
+    atto__running running;
     int64_t channels;
     atto_activation act;
     bool cumulative;
@@ -214,15 +159,15 @@ static atto_var forward_with(atto_module *m, atto_tape *tape, atto_var x, const 
     const batch_norm_module *data = atto_module_data(m);
     const atto_tensor *t = atto__tape_tensor(tape, atto_module_class_name(m), x);
     if (!t || atto__tape_fail(tape, check_input(m, data, t)) != ATTO_OK) return atto__no_var();
-    const bool tracks = data->running_mean.dtype != 0, training = atto_module_is_training(m);
+    const bool tracks = data->running.mean.dtype != 0, training = atto_module_is_training(m);
     const atto_var none = atto__no_var();
-    const atto_var weight = data->weight ? atto_use(tape, data->weight) : none;
-    const atto_var bias = data->bias ? atto_use(tape, data->bias) : none;
-    const atto_var mean = tracks ? atto_borrow(tape, &data->running_mean, false) : none;
-    const atto_var var = tracks ? atto_borrow(tape, &data->running_var, false) : none;
-    const atto_var batches = tracks ? atto_borrow(tape, &data->batches, false) : none;
-    const atto_batch_norm_options options = { .weight = data->weight ? &weight : NULL,
-                                              .bias = data->bias ? &bias : NULL,
+    atto__affine_vars vars;
+    atto__affine_use(tape, &data->affine, &vars);
+    const atto_var mean = tracks ? atto_borrow(tape, &data->running.mean, false) : none;
+    const atto_var var = tracks ? atto_borrow(tape, &data->running.var, false) : none;
+    const atto_var batches = tracks ? atto_borrow(tape, &data->running.batches, false) : none;
+    const atto_batch_norm_options options = { .weight = vars.weight_or_null,
+                                              .bias = vars.bias_or_null,
                                               .residual = residual,
                                               .running_mean = tracks ? &mean : NULL,
                                               .running_var = tracks ? &var : NULL,
@@ -248,9 +193,7 @@ static atto_var batch_norm_forward2(atto_module *m, atto_tape *tape, atto_var x,
 static void batch_norm_destroy(void *data_)
 {
     batch_norm_module *data = data_;
-    atto_tensor_free(&data->running_mean);
-    atto_tensor_free(&data->running_var);
-    atto_tensor_free(&data->batches);
+    atto__running_free(&data->running);
     atto__free(data);
 }
 
@@ -263,34 +206,13 @@ static const atto_module_class batch_norm2d_class = { .name = "BatchNorm2d",
                                                       .destroy = batch_norm_destroy,
                                                       .forward2 = batch_norm_forward2 };
 
-static atto_status add_params(atto_module *m, const atto_batch_norm_module_options *o,
-                              batch_norm_module *data)
+static atto_status fill_module(atto_module *m, void *data_, const void *options)
 {
-    const atto_dtype dtype = o->dtype ? o->dtype : ATTO_F32;
-    if (o->no_affine) return ATTO_OK;
-    ATTO_TRY(atto_module_param(m, "weight", dtype, atto_shape1(data->channels), &data->weight));
-    ATTO_TRY(atto_param_init_constant(data->weight, 1.0));
-    ATTO_TRY(atto_module_param(m, "bias", dtype, atto_shape1(data->channels), &data->bias));
-    return atto_param_init_constant(data->bias, 0.0);
-}
-
-/* A tensor of the module's own, registered under its name. */
-static atto_status add_buffer(atto_module *m, const char *name, atto_dtype dtype, atto_shape shape,
-                              double value, atto_tensor *out)
-{
-    ATTO_TRY(atto_tensor_alloc(atto_module_device(m), dtype, shape, out));
-    ATTO_TRY(atto_tensor_fill(out, value));
-    return atto_module_buffer(m, name, out);
-}
-
-static atto_status add_buffers(atto_module *m, const atto_batch_norm_module_options *o,
-                               batch_norm_module *data)
-{
+    batch_norm_module *data = data_;
+    const atto_batch_norm_module_options *o = options;
     const atto_shape channels = atto_shape1(data->channels);
-    if (o->no_running_stats) return ATTO_OK;
-    ATTO_TRY(add_buffer(m, "running_mean", ATTO_F32, channels, 0.0, &data->running_mean));
-    ATTO_TRY(add_buffer(m, "running_var", ATTO_F32, channels, 1.0, &data->running_var));
-    return add_buffer(m, "num_batches_tracked", ATTO_I64, atto_shape0(), 0.0, &data->batches);
+    if (!o->no_affine) ATTO_TRY(atto__affine_add(m, o->dtype, channels, true, &data->affine));
+    return o->no_running_stats ? ATTO_OK : atto__running_add(m, data->channels, &data->running);
 }
 
 static atto_status create(atto_device *dev, const char *what, const atto_module_class *cls,
@@ -303,31 +225,17 @@ static atto_status create(atto_device *dev, const char *what, const atto_module_
     const atto_batch_norm_module_options *o = options ? options : &none;
     ATTO_TRY(atto__reserved_check(what, o->reserved));
     ATTO_REQUIRE(channels >= 0, ATTO_E_SHAPE, "%s: %lld channels", what, (long long)channels);
-    ATTO_TRY(check_numbers(what, o->act, or_default(o->momentum, 0.1f), or_default(o->eps, 1e-5f)));
-    batch_norm_module *data = atto__alloc(sizeof *data);
-    ATTO_REQUIRE(data, ATTO_E_MEMORY, "%s: out of host memory", what);
+    ATTO_TRY(check_numbers(what, o->act, atto__or_default(o->momentum, 0.1f),
+                           atto__or_default(o->eps, 1e-5f)));
     const bool flat = cls == &batch_norm1d_class;
-    *data = (batch_norm_module){ .channels = channels,
-                                 .act = o->act,
-                                 .cumulative = o->cumulative,
-                                 .momentum = o->momentum,
-                                 .eps = o->eps,
-                                 .least_rank = flat ? 2 : 4,
-                                 .most_rank = flat ? 3 : 4 };
-    atto_module *made;
-    atto_status status = atto_module_create(dev, cls, data, &made);
-    if (status != ATTO_OK) {
-        atto__free(data);
-        return atto__fail_in(status, "%s: ", what);
-    }
-    status = add_params(made, o, data);
-    if (status == ATTO_OK) status = add_buffers(made, o, data);
-    if (status == ATTO_OK) {
-        *m = made;
-    } else {
-        atto_module_free(made);
-    }
-    return status == ATTO_OK ? ATTO_OK : atto__fail_in(status, "%s: ", what);
+    const batch_norm_module data = { .channels = channels,
+                                     .act = o->act,
+                                     .cumulative = o->cumulative,
+                                     .momentum = o->momentum,
+                                     .eps = o->eps,
+                                     .least_rank = flat ? 2 : 4,
+                                     .most_rank = flat ? 3 : 4 };
+    return atto__module_make(dev, what, cls, &data, sizeof data, fill_module, o, m);
 }
 
 atto_status atto_batch_norm1d_create(atto_device *dev, int64_t channels,
@@ -340,107 +248,4 @@ atto_status atto_batch_norm2d_create(atto_device *dev, int64_t channels,
                                      const atto_batch_norm_module_options *options, atto_module **m)
 {
     return create(dev, "batch_norm2d_create", &batch_norm2d_class, channels, options, m);
-}
-
-/* ---- group norm on a tape, and as a module ---- */
-
-#define GROUP_FIELD(name) offsetof(struct atto_group_norm_args, name)
-
-atto_var atto_group_norm(atto_tape *tape, atto_var x, int64_t groups,
-                         const atto_layer_norm_options *options)
-{
-    const atto_tensor *t = atto__tape_tensor(tape, "group_norm", x);
-    const atto_layer_norm_options none = { .weight = NULL };
-    const atto_layer_norm_options *o = options ? options : &none;
-    if (!t ||
-        atto__tape_fail(tape, atto__reserved_check("group_norm: options", o->reserved)) != ATTO_OK)
-        return atto__no_var();
-    struct atto_group_norm_args args = { .groups = groups, .eps = or_default(o->eps, 1e-5f) };
-    const bool is_legal = t->rank >= 1 && groups >= 0; /* if not, the op says so */
-    const atto_shape stats = atto_shape2(is_legal ? t->shape[0] : 0, is_legal ? groups : 0);
-    atto__binding inputs[3] = { { .field = GROUP_FIELD(x), .v = x } };
-    int32_t count = 1;
-    if (o->weight) inputs[count++] = (atto__binding){ .field = GROUP_FIELD(w), .v = *o->weight };
-    if (o->bias) inputs[count++] = (atto__binding){ .field = GROUP_FIELD(b), .v = *o->bias };
-    const atto__result results[] = {
-        { .field = GROUP_FIELD(y), .dtype = t->dtype, .shape = atto_shape_of(t->rank, t->shape) },
-        { .field = GROUP_FIELD(mean), .dtype = ATTO_F32, .shape = stats, .only_saved = true },
-        { .field = GROUP_FIELD(rstd), .dtype = ATTO_F32, .shape = stats, .only_saved = true },
-    };
-    return atto__record_op(tape, ATTO_OP_GROUP_NORM, &args, inputs, count, results, 3);
-}
-
-typedef struct group_norm_module {
-    atto_param *weight, *bias; /* borrowed from the module; or NULL */
-    int64_t groups, channels;
-    float eps;
-} group_norm_module;
-
-static atto_status check_channels(const atto_module *m, const group_norm_module *data,
-                                  const atto_tensor *x)
-{
-    char text[ATTO_SHAPE_TEXT];
-    ATTO_REQUIRE(x->rank >= 2 && x->shape[1] == data->channels, ATTO_E_SHAPE,
-                 "%s: the input is %s, expected %lld channels in [N,C,...]",
-                 atto_module_class_name(m), atto__shape_text(x, text), (long long)data->channels);
-    return ATTO_OK;
-}
-
-static atto_var group_norm_forward(atto_module *m, atto_tape *tape, atto_var x)
-{
-    const group_norm_module *data = atto_module_data(m);
-    const atto_tensor *t = atto__tape_tensor(tape, atto_module_class_name(m), x);
-    if (!t || atto__tape_fail(tape, check_channels(m, data, t)) != ATTO_OK) return atto__no_var();
-    const atto_var weight = data->weight ? atto_use(tape, data->weight) : atto__no_var();
-    const atto_var bias = data->bias ? atto_use(tape, data->bias) : atto__no_var();
-    const atto_layer_norm_options options = { .weight = data->weight ? &weight : NULL,
-                                              .bias = data->bias ? &bias : NULL,
-                                              .eps = data->eps };
-    return atto_group_norm(tape, x, data->groups, &options);
-}
-
-static const atto_module_class group_norm_class = { .name = "GroupNorm",
-                                                    .forward = group_norm_forward,
-                                                    .destroy = atto__free };
-
-static atto_status add_group_params(atto_module *m, const atto_norm_options *o,
-                                    group_norm_module *data)
-{
-    const atto_dtype dtype = o->dtype ? o->dtype : ATTO_F32;
-    const atto_shape channels = atto_shape1(data->channels);
-    if (o->no_affine) return ATTO_OK;
-    ATTO_TRY(atto_module_param(m, "weight", dtype, channels, &data->weight));
-    ATTO_TRY(atto_param_init_constant(data->weight, 1.0));
-    if (o->no_bias) return ATTO_OK;
-    ATTO_TRY(atto_module_param(m, "bias", dtype, channels, &data->bias));
-    return atto_param_init_constant(data->bias, 0.0);
-}
-
-atto_status atto_group_norm_create(atto_device *dev, int64_t groups, int64_t channels,
-                                   const atto_norm_options *options, atto_module **m)
-{
-    const char *what = "group_norm_create";
-    ATTO_REQUIRE(m, ATTO_E_NULL, "%s: m is NULL", what);
-    *m = NULL;
-    const atto_norm_options none = { .eps = 0.0f };
-    const atto_norm_options *o = options ? options : &none;
-    ATTO_TRY(atto__reserved_check(what, o->reserved));
-    ATTO_REQUIRE(channels >= 0, ATTO_E_SHAPE, "%s: %lld channels", what, (long long)channels);
-    ATTO_TRY(check_groups(what, channels, groups, or_default(o->eps, 1e-5f)));
-    group_norm_module *data = atto__alloc(sizeof *data);
-    ATTO_REQUIRE(data, ATTO_E_MEMORY, "%s: out of host memory", what);
-    *data = (group_norm_module){ .groups = groups, .channels = channels, .eps = o->eps };
-    atto_module *made;
-    atto_status status = atto_module_create(dev, &group_norm_class, data, &made);
-    if (status != ATTO_OK) {
-        atto__free(data);
-        return atto__fail_in(status, "%s: ", what);
-    }
-    status = add_group_params(made, o, data);
-    if (status == ATTO_OK) {
-        *m = made;
-    } else {
-        atto_module_free(made);
-    }
-    return status == ATTO_OK ? ATTO_OK : atto__fail_in(status, "%s: ", what);
 }

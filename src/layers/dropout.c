@@ -56,10 +56,5 @@ atto_status atto_dropout_create(atto_device *dev, float p, atto_module **m)
     ATTO_REQUIRE(m, ATTO_E_NULL, "dropout_create: m is NULL");
     *m = NULL;
     ATTO_TRY(atto__probability_check("dropout_create", p, &(atto_rng){ 0 }));
-    float *data = atto__alloc(sizeof *data);
-    ATTO_REQUIRE(data, ATTO_E_MEMORY, "dropout_create: out of host memory");
-    *data = p;
-    const atto_status status = atto_module_create(dev, &dropout_class, data, m);
-    if (status != ATTO_OK) atto__free(data);
-    return status;
+    return atto__module_make(dev, "dropout_create", &dropout_class, &p, sizeof p, NULL, NULL, m);
 }

@@ -87,10 +87,6 @@ atto_status atto_glu_create(atto_device *dev, int32_t dim, atto_activation act, 
     ATTO_REQUIRE(m, ATTO_E_NULL, "glu_create: m is NULL");
     *m = NULL;
     ATTO_TRY(atto__activation_check("glu_create", act));
-    glu_module *data = atto__alloc(sizeof *data);
-    ATTO_REQUIRE(data, ATTO_E_MEMORY, "glu_create: out of host memory");
-    *data = (glu_module){ dim, act };
-    const atto_status status = atto_module_create(dev, &glu_class, data, m);
-    if (status != ATTO_OK) atto__free(data);
-    return status;
+    const glu_module data = { dim, act };
+    return atto__module_make(dev, "glu_create", &glu_class, &data, sizeof data, NULL, NULL, m);
 }

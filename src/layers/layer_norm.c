@@ -1,20 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /* Layer norm and RMS norm: checks and the public calls. */
-#include "layers/checks.h"
+#include "layer_norm.h"
 
-#include <math.h>
 #include <stddef.h>
 
 #include "alloc.h"
-#include "layer_norm.h"
-#include "train/module.h"
+#include "layers/norm.h"
 
 /* ---- checks ---- */
 
 static atto_status check_numbers(const char *what, const atto_tensor *x, int32_t dims, float eps)
 {
-    ATTO_REQUIRE(eps >= 0.0f && eps < INFINITY, ATTO_E_ARGUMENT,
-                 "%s: eps is %g, expected a number of 0 or more", what, (double)eps);
+    ATTO_TRY(atto__eps_check(what, eps));
     ATTO_REQUIRE(atto__is_float(x->dtype), ATTO_E_DTYPE, "%s: x is %s, expected f32, f16 or bf16",
                  what, atto_dtype_name(x->dtype));
     ATTO_REQUIRE(dims >= 1 && dims <= x->rank, ATTO_E_SHAPE,
@@ -89,20 +86,13 @@ static float machine_epsilon(atto_dtype dtype)
     return dtype == ATTO_F16 ? 0x1p-10f : dtype == ATTO_BF16 ? 0x1p-7f : 0x1p-23f;
 }
 
-/* 0 is the default, ATTO_ZERO is 0. */
-static float eps_of(float given, float standard)
-{
-    if (given == 0.0f) return standard;
-    return given == (float)ATTO_ZERO ? 0.0f : given;
-}
-
 static atto_status check_recording(const char *what, const atto_layer_norm_options *o,
                                    const atto_tensor *x, int32_t dims, bool centred)
 {
     ATTO_TRY(atto__reserved_check(what, o->reserved));
     ATTO_REQUIRE(centred || !o->bias, ATTO_E_ARGUMENT, "%s: bias is given, and there is none",
                  what);
-    return check_numbers(what, x, dims, eps_of(o->eps, 1.0f));
+    return check_numbers(what, x, dims, atto__or_default(o->eps, 1.0f));
 }
 
 /* The fields of the two args structs that a recording fills. */
@@ -140,7 +130,7 @@ atto_var atto_layer_norm(atto_tape *tape, atto_var x, int32_t dims,
     if (!t ||
         atto__tape_fail(tape, check_recording("layer_norm: options", o, t, dims, true)) != ATTO_OK)
         return atto__no_var();
-    struct atto_layer_norm_args args = { .dims = dims, .eps = eps_of(o->eps, 1e-5f) };
+    struct atto_layer_norm_args args = { .dims = dims, .eps = atto__or_default(o->eps, 1e-5f) };
     const norm_fields fields = { LAYER_FIELD(x), LAYER_FIELD(w),    LAYER_FIELD(b),
                                  LAYER_FIELD(y), LAYER_FIELD(mean), LAYER_FIELD(rstd) };
     return record_norm(tape, ATTO_OP_LAYER_NORM, &args, &fields, x, dims, o);
@@ -156,7 +146,7 @@ atto_var atto_rms_norm(atto_tape *tape, atto_var x, int32_t dims,
         atto__tape_fail(tape, check_recording("rms_norm: options", o, t, dims, false)) != ATTO_OK)
         return atto__no_var();
     struct atto_rms_norm_args args = { .dims = dims,
-                                       .eps = eps_of(o->eps, machine_epsilon(t->dtype)) };
+                                       .eps = atto__or_default(o->eps, machine_epsilon(t->dtype)) };
     const norm_fields fields = { RMS_FIELD(x), RMS_FIELD(w), 0, RMS_FIELD(y), 0, RMS_FIELD(rstd) };
     return record_norm(tape, ATTO_OP_RMS_NORM, &args, &fields, x, dims, o);
 }
@@ -164,7 +154,7 @@ atto_var atto_rms_norm(atto_tape *tape, atto_var x, int32_t dims,
 /* ---- as modules ---- */
 
 typedef struct norm_module {
-    atto_param *weight, *bias; /* borrowed from the module; NULL where there is none */
+    atto__affine affine;
     atto_shape normalised;
     float eps;
     bool centred;
@@ -190,10 +180,10 @@ static atto_var norm_forward(atto_module *m, atto_tape *tape, atto_var x)
     const norm_module *data = atto_module_data(m);
     const atto_tensor *t = atto__tape_tensor(tape, atto_module_class_name(m), x);
     if (!t || atto__tape_fail(tape, check_input(m, data, t)) != ATTO_OK) return atto__no_var();
-    const atto_var weight = data->weight ? atto_use(tape, data->weight) : atto__no_var();
-    const atto_var bias = data->bias ? atto_use(tape, data->bias) : atto__no_var();
-    const atto_layer_norm_options options = { .weight = data->weight ? &weight : NULL,
-                                              .bias = data->bias ? &bias : NULL,
+    atto__affine_vars vars;
+    atto__affine_use(tape, &data->affine, &vars);
+    const atto_layer_norm_options options = { .weight = vars.weight_or_null,
+                                              .bias = vars.bias_or_null,
                                               .eps = data->eps };
     return data->centred ? atto_layer_norm(tape, x, data->normalised.rank, &options)
                          : atto_rms_norm(tape, x, data->normalised.rank, &options);
@@ -206,15 +196,13 @@ static const atto_module_class rms_norm_class = { .name = "RMSNorm",
                                                   .forward = norm_forward,
                                                   .destroy = atto__free };
 
-static atto_status add_params(atto_module *m, const atto_norm_options *o, norm_module *data)
+static atto_status add_params(atto_module *m, void *data_, const void *options)
 {
-    const atto_dtype dtype = o->dtype ? o->dtype : ATTO_F32;
+    norm_module *data = data_;
+    const atto_norm_options *o = options;
     if (o->no_affine) return ATTO_OK;
-    ATTO_TRY(atto_module_param(m, "weight", dtype, data->normalised, &data->weight));
-    ATTO_TRY(atto_param_init_constant(data->weight, 1.0));
-    if (o->no_bias || !data->centred) return ATTO_OK;
-    ATTO_TRY(atto_module_param(m, "bias", dtype, data->normalised, &data->bias));
-    return atto_param_init_constant(data->bias, 0.0);
+    const bool has_bias = data->centred && !o->no_bias;
+    return atto__affine_add(m, o->dtype, data->normalised, has_bias, &data->affine);
 }
 
 static atto_status check_options(const char *what, const atto_norm_options *o, atto_shape shape)
@@ -223,10 +211,7 @@ static atto_status check_options(const char *what, const atto_norm_options *o, a
     ATTO_REQUIRE(shape.rank >= 1, ATTO_E_SHAPE, "%s: normalised has no dimension", what);
     const atto_tensor whole = atto_tensor_of(NULL, ATTO_F32, shape, 0);
     ATTO_TRY(atto__shape_check(&whole, what));
-    const float eps = eps_of(o->eps, 1.0f);
-    ATTO_REQUIRE(eps >= 0.0f && eps < INFINITY, ATTO_E_ARGUMENT,
-                 "%s: eps is %g, expected a number of 0 or more", what, (double)eps);
-    return ATTO_OK;
+    return atto__eps_check(what, atto__or_default(o->eps, 1.0f));
 }
 
 static atto_status create(atto_device *dev, const char *what, const atto_module_class *cls,
@@ -237,24 +222,10 @@ static atto_status create(atto_device *dev, const char *what, const atto_module_
     const atto_norm_options none = { .eps = 0.0f };
     const atto_norm_options *o = options ? options : &none;
     ATTO_TRY(check_options(what, o, normalised));
-    norm_module *data = atto__alloc(sizeof *data);
-    ATTO_REQUIRE(data, ATTO_E_MEMORY, "%s: out of host memory", what);
-    *data = (norm_module){ .normalised = normalised,
-                           .eps = o->eps,
-                           .centred = cls == &layer_norm_class };
-    atto_module *made;
-    atto_status status = atto_module_create(dev, cls, data, &made);
-    if (status != ATTO_OK) {
-        atto__free(data);
-        return atto__fail_in(status, "%s: ", what);
-    }
-    status = add_params(made, o, data);
-    if (status == ATTO_OK) {
-        *m = made;
-    } else {
-        atto_module_free(made);
-    }
-    return status == ATTO_OK ? ATTO_OK : atto__fail_in(status, "%s: ", what);
+    const norm_module data = { .normalised = normalised,
+                               .eps = o->eps,
+                               .centred = cls == &layer_norm_class };
+    return atto__module_make(dev, what, cls, &data, sizeof data, add_params, o, m);
 }
 
 atto_status atto_layer_norm_create(atto_device *dev, atto_shape normalised,

@@ -137,6 +137,7 @@ typedef struct linear_module {
     atto_param *weight, *bias; /* borrowed from the module; bias may be NULL */
     atto_activation act;
     float dropout;
+    int64_t in, out;
 } linear_module;
 
 static atto_var linear_forward(atto_module *m, atto_tape *tape, atto_var x)
@@ -156,9 +157,11 @@ static const atto_module_class linear_class = { .name = "Linear",
                                                 .destroy = atto__free };
 
 /* Source: PyTorch 2.11 torch.nn.Linear.reset_parameters. */
-static atto_status add_params(atto_module *m, int64_t in, int64_t out, const atto_linear_options *o,
-                              linear_module *data)
+static atto_status add_params(atto_module *m, void *data_, const void *options)
 {
+    linear_module *data = data_;
+    const atto_linear_options *o = options;
+    const int64_t in = data->in, out = data->out;
     const atto_dtype dtype = o->dtype ? o->dtype : ATTO_F32;
     const double bound = in > 0 ? 1.0 / sqrt((double)in) : 0.0;
     ATTO_TRY(atto_module_param(m, "weight", dtype, atto_shape2(out, in), &data->weight));
@@ -183,21 +186,7 @@ atto_status atto_linear_create(atto_device *dev, int64_t in, int64_t out,
     const atto_linear_options none = { .no_bias = false };
     const atto_linear_options *o = options ? options : &none;
     ATTO_TRY(check_options(o));
-    linear_module *data = atto__alloc(sizeof *data);
-    ATTO_REQUIRE(data, ATTO_E_MEMORY, "linear_create: out of host memory");
-    data->act = o->act;
-    data->dropout = o->dropout;
-    atto_module *made;
-    atto_status status = atto_module_create(dev, &linear_class, data, &made);
-    if (status != ATTO_OK) {
-        atto__free(data);
-        return status;
-    }
-    status = add_params(made, in, out, o, data);
-    if (status == ATTO_OK) {
-        *m = made;
-    } else {
-        atto_module_free(made);
-    }
-    return status == ATTO_OK ? ATTO_OK : atto__fail_in(status, "linear_create: ");
+    const linear_module data = { .in = in, .out = out, .act = o->act, .dropout = o->dropout };
+    return atto__module_make(dev, "linear_create", &linear_class, &data, sizeof data, add_params, o,
+                             m);
 }

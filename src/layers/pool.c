@@ -283,7 +283,7 @@ static bool is_channels_last(const atto_tensor *x, int32_t dims)
 {
     atto_tensor image = *x;
     atto__view_image(&image, dims);
-    return !atto__image_unit(&image, false) && atto__image_unit(&image, true);
+    return atto__image_channels_last(&image);
 }
 
 /* Indices for backward alone are as short as they can be. */
@@ -428,13 +428,9 @@ static atto_status create(atto_device *dev, atto_status status, const request *r
     *m = NULL;
     ATTO_REQUIRE(dev, ATTO_E_NULL, "%s: dev is NULL", r->what);
     ATTO_TRY(status);
-    request *data = atto__alloc(sizeof *data);
-    ATTO_REQUIRE(data, ATTO_E_MEMORY, "%s: out of host memory", r->what);
-    *data = *r;
-    data->what = class_of(r)->name;
-    status = atto_module_create(dev, class_of(r), data, m);
-    if (status != ATTO_OK) atto__free(data);
-    return status;
+    request data = *r;
+    data.what = class_of(r)->name;
+    return atto__module_make(dev, r->what, class_of(r), &data, sizeof data, NULL, NULL, m);
 }
 
 atto_status atto_avg_pool1d_create(atto_device *dev, int64_t kernel,

@@ -92,10 +92,7 @@ atto_status atto_softmax_create(atto_device *dev, atto_softmax_kind kind, int32_
     ATTO_REQUIRE(m, ATTO_E_NULL, "softmax_create: m is NULL");
     *m = NULL;
     ATTO_TRY(check_kind("softmax_create", kind));
-    softmax_module *data = atto__alloc(sizeof *data);
-    ATTO_REQUIRE(data, ATTO_E_MEMORY, "softmax_create: out of host memory");
-    *data = (softmax_module){ kind, dim };
-    const atto_status status = atto_module_create(dev, &classes[kind], data, m);
-    if (status != ATTO_OK) atto__free(data);
-    return status;
+    const softmax_module data = { kind, dim };
+    return atto__module_make(dev, "softmax_create", &classes[kind], &data, sizeof data, NULL, NULL,
+                             m);
 }

@@ -50,6 +50,30 @@ atto_status atto_module_create(atto_device *dev, const atto_module_class *cls, v
     return ATTO_OK;
 }
 
+static atto_status make_with_copy(atto_device *dev, const atto_module_class *cls, const void *data,
+                                  size_t bytes, atto_module **out)
+{
+    void *own = atto__alloc(bytes);
+    ATTO_REQUIRE(own, ATTO_E_MEMORY, "out of host memory");
+    memcpy(own, data, bytes);
+    const atto_status status = atto_module_create(dev, cls, own, out);
+    if (status != ATTO_OK) atto__free(own);
+    return status;
+}
+
+atto_status atto__module_make(atto_device *dev, const char *call, const atto_module_class *cls,
+                              const void *data, size_t bytes, atto__module_fill fill,
+                              const void *options, atto_module **out)
+{
+    *out = NULL;
+    atto_status status = make_with_copy(dev, cls, data, bytes, out);
+    if (status == ATTO_OK && fill) status = fill(*out, (*out)->data, options);
+    if (status == ATTO_OK) return ATTO_OK;
+    atto_module_free(*out);
+    *out = NULL;
+    return atto__fail_in(status, "%s: ", call);
+}
+
 void atto_module_retain(atto_module *m)
 {
     if (m) atomic_fetch_add(&m->references, 1);

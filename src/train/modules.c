@@ -48,61 +48,127 @@ static atto_status append(atto_module *m, atto_status made, atto_module **child)
     return status;
 }
 
-#define REQUIRE_PARENT(m) ATTO_REQUIRE(m, ATTO_E_NULL, "sequential: m is NULL")
+/* Makes a child, atto_<name>_create's, and appends it. */
+#define APPEND(m, name, ...)                                         \
+    atto_module *child = NULL;                                       \
+    ATTO_REQUIRE(m, ATTO_E_NULL, "sequential_" #name ": m is NULL"); \
+    return append(m, atto_##name##_create(atto_module_device(m), __VA_ARGS__, &child), &child)
 
 atto_status atto_sequential_linear(atto_module *m, int64_t in, int64_t out,
                                    const atto_linear_options *options)
 {
-    atto_module *child = NULL;
-    REQUIRE_PARENT(m);
-    return append(m, atto_linear_create(atto_module_device(m), in, out, options, &child), &child);
+    APPEND(m, linear, in, out, options);
 }
 
 atto_status atto_sequential_act(atto_module *m, atto_activation act, float dropout)
 {
-    atto_module *child = NULL;
-    REQUIRE_PARENT(m);
-    return append(m, atto_act_create(atto_module_device(m), act, dropout, &child), &child);
+    APPEND(m, act, act, dropout);
 }
 
 atto_status atto_sequential_dropout(atto_module *m, float p)
 {
-    atto_module *child = NULL;
-    REQUIRE_PARENT(m);
-    return append(m, atto_dropout_create(atto_module_device(m), p, &child), &child);
+    APPEND(m, dropout, p);
 }
 
 atto_status atto_sequential_flatten(atto_module *m, int32_t start)
 {
-    atto_module *child = NULL;
-    REQUIRE_PARENT(m);
-    return append(m, atto_flatten_create(atto_module_device(m), start, &child), &child);
+    APPEND(m, flatten, start);
+}
+
+atto_status atto_sequential_softmax(atto_module *m, atto_softmax_kind kind, int32_t dim)
+{
+    APPEND(m, softmax, kind, dim);
+}
+
+atto_status atto_sequential_glu(atto_module *m, int32_t dim, atto_activation act)
+{
+    APPEND(m, glu, dim, act);
+}
+
+atto_status atto_sequential_layer_norm(atto_module *m, atto_shape normalised,
+                                       const atto_norm_options *options)
+{
+    APPEND(m, layer_norm, normalised, options);
+}
+
+atto_status atto_sequential_rms_norm(atto_module *m, atto_shape normalised,
+                                     const atto_norm_options *options)
+{
+    APPEND(m, rms_norm, normalised, options);
+}
+
+atto_status atto_sequential_group_norm(atto_module *m, int64_t groups, int64_t channels,
+                                       const atto_norm_options *options)
+{
+    APPEND(m, group_norm, groups, channels, options);
+}
+
+atto_status atto_sequential_instance_norm1d(atto_module *m, int64_t channels,
+                                            const atto_instance_norm_module_options *options)
+{
+    APPEND(m, instance_norm1d, channels, options);
+}
+
+atto_status atto_sequential_instance_norm2d(atto_module *m, int64_t channels,
+                                            const atto_instance_norm_module_options *options)
+{
+    APPEND(m, instance_norm2d, channels, options);
+}
+
+atto_status atto_sequential_batch_norm1d(atto_module *m, int64_t channels,
+                                         const atto_batch_norm_module_options *options)
+{
+    APPEND(m, batch_norm1d, channels, options);
+}
+
+atto_status atto_sequential_batch_norm2d(atto_module *m, int64_t channels,
+                                         const atto_batch_norm_module_options *options)
+{
+    APPEND(m, batch_norm2d, channels, options);
+}
+
+atto_status atto_sequential_avg_pool1d(atto_module *m, int64_t kernel,
+                                       const atto_avg_pool_options *options)
+{
+    APPEND(m, avg_pool1d, kernel, options);
 }
 
 atto_status atto_sequential_avg_pool2d(atto_module *m, int64_t kernel_h, int64_t kernel_w,
                                        const atto_avg_pool_options *options)
 {
-    atto_module *child = NULL;
-    REQUIRE_PARENT(m);
-    atto_device *dev = atto_module_device(m);
-    return append(m, atto_avg_pool2d_create(dev, kernel_h, kernel_w, options, &child), &child);
+    APPEND(m, avg_pool2d, kernel_h, kernel_w, options);
+}
+
+atto_status atto_sequential_max_pool1d(atto_module *m, int64_t kernel,
+                                       const atto_max_pool_options *options)
+{
+    APPEND(m, max_pool1d, kernel, options);
 }
 
 atto_status atto_sequential_max_pool2d(atto_module *m, int64_t kernel_h, int64_t kernel_w,
                                        const atto_max_pool_options *options)
 {
-    atto_module *child = NULL;
-    REQUIRE_PARENT(m);
-    atto_device *dev = atto_module_device(m);
-    return append(m, atto_max_pool2d_create(dev, kernel_h, kernel_w, options, &child), &child);
+    APPEND(m, max_pool2d, kernel_h, kernel_w, options);
+}
+
+atto_status atto_sequential_adaptive_avg_pool1d(atto_module *m, int64_t out)
+{
+    APPEND(m, adaptive_avg_pool1d, out);
 }
 
 atto_status atto_sequential_adaptive_avg_pool2d(atto_module *m, int64_t out_h, int64_t out_w)
 {
-    atto_module *child = NULL;
-    REQUIRE_PARENT(m);
-    atto_device *dev = atto_module_device(m);
-    return append(m, atto_adaptive_avg_pool2d_create(dev, out_h, out_w, &child), &child);
+    APPEND(m, adaptive_avg_pool2d, out_h, out_w);
+}
+
+atto_status atto_sequential_adaptive_max_pool1d(atto_module *m, int64_t out)
+{
+    APPEND(m, adaptive_max_pool1d, out);
+}
+
+atto_status atto_sequential_adaptive_max_pool2d(atto_module *m, int64_t out_h, int64_t out_w)
+{
+    APPEND(m, adaptive_max_pool2d, out_h, out_w);
 }
 
 /* ---- Flatten ---- */
@@ -133,12 +199,9 @@ static const atto_module_class flatten_class = { .name = "Flatten",
 
 atto_status atto_flatten_create(atto_device *dev, int32_t start, atto_module **m)
 {
-    int32_t *data = atto__alloc(sizeof *data);
-    ATTO_REQUIRE(data, ATTO_E_MEMORY, "flatten_create: out of host memory");
-    *data = start;
-    const atto_status status = atto_module_create(dev, &flatten_class, data, m);
-    if (status != ATTO_OK) atto__free(data);
-    return status;
+    ATTO_REQUIRE(m, ATTO_E_NULL, "flatten_create: m is NULL");
+    return atto__module_make(dev, "flatten_create", &flatten_class, &start, sizeof start, NULL,
+                             NULL, m);
 }
 
 /* ---- Identity ---- */

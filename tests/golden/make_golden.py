@@ -88,6 +88,14 @@ batch_norm.txt: batch norm with a residual and an activation behind it, inputs e
     mean_after ...  var_after ...  dx ...  dweight ...  dbias ...  dresidual ...
 
 ACT is a name of ATTO_ACTIVATION_TABLE.
+
+group_norm.txt: group norm and, with running statistics, instance norm, inputs exact in float32. Lines:
+
+    torch VERSION
+    case RANK D0 D1 ... GROUPS MOMENTUM EPS HAS_WEIGHT HAS_BIAS HAS_RUNNING
+    x ...  weight ...  bias ...  running_mean ...  running_var ...  mean_after ...  var_after ...
+    dy ...  y ...  dx ...  dweight ...  dbias ...
+
 pool.txt: pooling of a few inputs that are exact in float32. Lines:
 
     torch VERSION
@@ -894,6 +902,53 @@ def write_batch_norm(out):
     return path
 
 
+GROUP_SHAPES = [((2, 4, 3), 2), ((2, 6, 2, 2), 3), ((3, 4), 2), ((2, 3, 4), 3), ((1, 4, 1, 5), 1),
+                ((2, 2, 3, 2), 2), ((4, 3, 2), 1)]
+
+
+def group_case(rng, shape, groups, momentum, eps, given, running):
+    """The lines of one case; given says which of weight and bias are there."""
+    channels = (shape[1],)
+    parts = [("x", ce_numbers(rng, shape, -4, 4))]
+    for name, there in zip(("weight", "bias"), given):
+        parts += [(name, ce_numbers(rng, channels, -2, 2))] if there else []
+    named = dict(parts)
+    for t in named.values():
+        t.requires_grad_(True)
+    weight, bias = named.get("weight"), named.get("bias")
+    tracked = []
+    if running:
+        mean, var = ce_numbers(rng, channels, -1, 1), ce_numbers(rng, channels, 1, 3)
+        after = mean.clone(), var.clone()
+        y = F.instance_norm(named["x"], *after, weight, bias, True, momentum, eps)
+        tracked = [word("running_mean", mean), word("running_var", var),
+                   word("mean_after", after[0]), word("var_after", after[1])]
+    else:
+        if bias is not None and weight is None:  # whose backward PyTorch 2.11 cannot do
+            weight = torch.ones(channels, dtype=torch.float64)
+        y = F.group_norm(named["x"], groups, weight, bias, eps)
+    dy = ce_numbers(rng, shape, -2, 2)
+    grads = torch.autograd.grad(y, [t for _, t in parts], dy)
+    sizes = " ".join(str(n) for n in shape)
+    flags = " ".join(str(int(there)) for there in (*given, running))
+    lines = [f"case {len(shape)} {sizes} {groups} {momentum!r} {eps!r} {flags}"]
+    lines += [word(n, t) for n, t in parts] + tracked + [word("dy", dy), word("y", y)]
+    return lines + [word("d" + n, g) for (n, _), g in zip(parts, grads)]
+
+
+def write_group_norm(out):
+    """Writes group_norm.txt; returns its path."""
+    rng = random.Random(2014)
+    lines = ["# Group and instance norm in float64, made by tests/golden/make_golden.py.",
+             f"torch {torch.__version__}"]
+    for momentum, eps in ((0.125, f32(1e-5)), (0.5, 0.25), (1.0, f32(1e-3))):
+        for given in ((False, False), (True, False), (False, True), (True, True)):
+            for shape, groups in GROUP_SHAPES:
+                running = groups == shape[1]
+                lines += group_case(rng, shape, groups, momentum, eps, given, running)
+    return write_lines(out, "group_norm.txt", lines)
+
+
 # Shapes of the inputs; the last two have ties, infinities and NaN.
 POOL_SHAPES = [(1, 2, 5, 5), (2, 4, 5), (1, 2, 8), (2, 11), (1, 1, 4, 5), (1, 1, 5, 6)]
 # kernel, stride, padding, dilation
@@ -987,7 +1042,8 @@ def main():
         parser.error(f"PyTorch is {torch.__version__}, the golden files come from {WANTED_TORCH}")
     os.makedirs(arguments.out, exist_ok=True)
     for write in (write_act, write_linear, write_cross_entropy, write_optim, write_elementwise,
-                  write_reduce, write_softmax, write_glu, write_loss, write_layer_norm, write_batch_norm, write_pool):
+                  write_reduce, write_softmax, write_glu, write_loss, write_layer_norm, write_batch_norm,
+                  write_group_norm, write_pool):
         path = write(arguments.out)
         print(f"{path}: {os.path.getsize(path)} bytes")
 
