@@ -103,7 +103,10 @@ static void fill_defaults(bench *b, const bench_options *options)
 
 atto_status bench_open(const char *device, const bench_options *options, bench *b)
 {
-    const atto_device_options open = { .profile = true, .no_fallback = true };
+    const atto_device_options open = { .profile = true,
+                                       .no_fallback = true,
+                                       .log = options ? options->log : NULL,
+                                       .log_data = options ? options->log_data : NULL };
     memset(b, 0, sizeof *b);
     BENCH_TRY(atto_device_open(device, &open, &b->dev));
     const atto_status status = atto_device_describe(b->dev, &b->info);
@@ -253,6 +256,13 @@ static atto_status measure(bench *b, const bench_case *c, bench_result *out)
     out->gb_per_s = 1e-6 * out->bytes / out->median_ms;
     if (c->row->matrix.m > 0) out->tflop_per_s = 1e-9 * out->flops / out->median_ms;
     return ATTO_OK;
+}
+
+atto_status bench_run(bench *b, const bench_case *c)
+{
+    BENCH_TRY(bench_make_sets(b, c));
+    BENCH_TRY(call_next(b, c));
+    return atto_device_sync(b->dev);
 }
 
 /* The ceiling: the driver's copy, our own dense kernel that only moves, and the host's loop. */

@@ -103,7 +103,9 @@ typedef struct bench_options {
     int64_t elements;   /* 0 = 67,108,864 on GPUs and 16,777,216 on CPUs */
     atto_dtype dtype;   /* run every row on this dtype */
     int32_t samples;    /* 0 = 25 */
-    bool quick;         /* an eighth of the elements, 7 samples: for a look, not for figures */
+    atto_log_fn log;    /* NULL, or receives what the device says */
+    void *log_data;
+    bool quick; /* an eighth of the elements, 7 samples: for a look, not for figures */
 } bench_options;
 
 /* A row on one dtype. */
@@ -164,6 +166,9 @@ int32_t bench_plan(const bench_options *options, bench_case *cases, int32_t capa
 
 /* Warms up, measures, compares with the ceiling (measured once per dtype). */
 atto_status bench_measure(bench *b, const bench_case *c, bench_result *out);
+
+/* Runs a case once, in tensors of its own. */
+atto_status bench_run(bench *b, const bench_case *c);
 
 /* Writes "op pass dtype layout", and the sizes where there are matrices: what a filter is part of. */
 void bench_case_text(const bench_case *c, char *out, size_t size);

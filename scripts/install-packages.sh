@@ -18,6 +18,7 @@ demo_packages=(
 tests_packages=(
     "${demo_packages[@]}" g++ pkg-config binutils git libcmocka-dev
     libxml2-utils # xmllint: the examples' pictures
+    libclblast1   # another way to multiply, which a test tries
 )
 gate_packages=(
     clang libomp-dev             # second compiler, ThreadSanitizer

@@ -134,6 +134,7 @@ atto_status atto_device_list_abi(int32_t abi, const atto_device_options *options
 static void destroy(atto_device *dev)
 {
     if (dev->cpu) atto_device_close(dev->cpu);
+    atto__tuner_close(dev);
     atto__scratch_reset(dev);
     atto__pool_give(dev, dev->error_word);
     if (dev->vt) {
@@ -167,6 +168,7 @@ static atto_status open_one(const atto_device_options *options, const device_lis
                             dev->info.problem);
     if (status == ATTO_OK) status = backends[b]->open(dev, index - list->first[b]);
     if (status == ATTO_OK) status = make_error_word(dev);
+    if (status == ATTO_OK && dev->info.kind != ATTO_KIND_CPU) status = atto__tuner_open(dev);
     if (status != ATTO_OK) {
         destroy(dev);
         return status;
@@ -331,9 +333,14 @@ bool atto_device_supports(atto_device *dev, atto_op op, atto_dtype dtype)
 
 /* ---- scratch ---- */
 
+void atto__scratch_release(atto_device *dev, int32_t keep)
+{
+    while (dev->scratch_count > keep) atto__pool_give(dev, dev->scratch[--dev->scratch_count]);
+}
+
 void atto__scratch_reset(atto_device *dev)
 {
-    while (dev->scratch_count > 0) atto__pool_give(dev, dev->scratch[--dev->scratch_count]);
+    atto__scratch_release(dev, 0);
 }
 
 static atto_status scratch_block(atto_device *dev, size_t bytes, atto__block **out)

@@ -10,12 +10,15 @@
 #include "backend.h"
 #include "check.h"
 #include "pool.h"
+#include "tune.h"
+
+#define ATTO_OPTION_STRINGS 5
 
 /* Options after the environment was read; strings are owned copies or NULL. */
 typedef struct atto__options {
     atto_device_options set;
     char *device; /* ATTOCL_DEVICE */
-    char *strings[3];
+    char *strings[ATTO_OPTION_STRINGS];
 } atto__options;
 
 #define ATTO_SCRATCH_PIECES 32
@@ -37,6 +40,8 @@ struct atto_device {
      * when an op that can set it has run since. */
     atto__block *error_word;
     bool error_armed;
+
+    struct atto__tuner *tuner; /* NULL: a backend without choices */
 
     bool in_kernel; /* a user's C function runs: it must not call back */
 
@@ -85,6 +90,9 @@ atto_status atto__device_finish_call(atto_device *dev);
 
 /* Scratch memory lives until the next call on dev. */
 void atto__scratch_reset(atto_device *dev);
+
+/* Gives back all but the first so many pieces. */
+void atto__scratch_release(atto_device *dev, int32_t keep);
 
 /* A dense scratch tensor. *buffer is storage for its header and must live as long as the tensor. */
 atto_status atto__scratch_tensor(atto_device *dev, atto_dtype dtype, int32_t rank,

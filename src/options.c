@@ -35,6 +35,7 @@ static const option_row rows[] = {
     { "ATTOCL_HIDDEN_COPIES", KIND_OFF, AT(no_hidden_copies), 0, 0, NULL },
     { "ATTOCL_CACHE", KIND_OFF, AT(no_cache), 0, 0, NULL },
     { "ATTOCL_PORTABLE", KIND_ON, AT(portable), 0, 0, NULL },
+    { "ATTOCL_TUNE", KIND_ON, AT(tune_on_first_use), 0, 0, NULL },
     { "ATTOCL_PROFILE", KIND_ON, AT(profile), 0, 0, NULL },
     { "ATTOCL_DEBUG", KIND_WORD, AT(sync), 0, 0, "sync" },
     { "ATTOCL_THREADS", KIND_INT, AT(num_threads), 0, 4096, NULL },
@@ -45,6 +46,8 @@ static const option_row rows[] = {
     { "ATTOCL_CPU", KIND_TEXT, AT(cpu_level), 0, 0, "base|avx2|avx512" },
     { "ATTOCL_CACHE_DIR", KIND_TEXT, AT(cache_dir), 0, 0, NULL },
     { "ATTOCL_KERNEL_DIR", KIND_TEXT, AT(kernel_dir), 0, 0, NULL },
+    { "ATTOCL_CBLAS", KIND_TEXT, AT(cblas), 0, 0, NULL },
+    { "ATTOCL_CLBLAST", KIND_TEXT, AT(clblast), 0, 0, NULL },
 };
 
 enum { ROWS = sizeof rows / sizeof rows[0] };
@@ -161,8 +164,10 @@ static atto_status check(const atto_device_options *set)
 
 static atto_status own_strings(atto__options *out)
 {
-    const char **fields[3] = { &out->set.cpu_level, &out->set.cache_dir, &out->set.kernel_dir };
-    for (int32_t i = 0; i < 3; i++) {
+    const char **fields[ATTO_OPTION_STRINGS] = { &out->set.cpu_level, &out->set.cache_dir,
+                                                 &out->set.kernel_dir, &out->set.clblast,
+                                                 &out->set.cblas };
+    for (int32_t i = 0; i < ATTO_OPTION_STRINGS; i++) {
         if (!*fields[i]) continue;
         out->strings[i] = atto__strdup(*fields[i]);
         *fields[i] = out->strings[i];
@@ -173,7 +178,7 @@ static atto_status own_strings(atto__options *out)
 
 void atto__options_clear(atto__options *options)
 {
-    for (int32_t i = 0; i < 3; i++) atto__free(options->strings[i]);
+    for (int32_t i = 0; i < ATTO_OPTION_STRINGS; i++) atto__free(options->strings[i]);
     atto__free(options->device);
     memset(options, 0, sizeof *options);
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "operand.h"
+#include "tune_call.h"
 
 /* ---- the op table as data ---- */
 
@@ -453,6 +454,8 @@ static void warn_fallback(call *c, atto_op op)
 static atto_status dispatch(call *c, atto_op op, const void *args, const atto__layout *layout)
 {
     const atto_status status = c->op->call(c->dev->vt, c->direction, c->dev, args, layout);
+    if (status == ATTO_OK && c->dev->tuner && c->dev->tuner->found_open)
+        return atto__tune_call(c->dev, c->op, c->direction, args, layout);
     if (status != ATTO_E_BUILD || c->dev->options.set.no_fallback) return status;
     warn_fallback(c, op);
     c->dev->stats.fallbacks++;

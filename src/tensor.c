@@ -369,12 +369,17 @@ static uint64_t bits_of(atto_dtype dtype, double value)
     return 0;
 }
 
+atto_status atto__fill(atto_device *dev, const atto_tensor *t, double value)
+{
+    return fill(dev, t, bits_of(t->dtype, value));
+}
+
 atto_status atto_tensor_fill(const atto_tensor *t, double value)
 {
     atto_device *dev;
     ATTO_TRY(check_use(t, true, "tensor_fill: t", &dev));
     if (!dev) return ATTO_OK;
-    ATTO_TRY(fill(dev, t, bits_of(t->dtype, value)));
+    ATTO_TRY(atto__fill(dev, t, value));
     return atto__device_finish_call(dev);
 }
 

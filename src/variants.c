@@ -72,16 +72,23 @@ static text begin(atto__variant *out, const char *file, const char *kernel, cons
     return options;
 }
 
-static void put_walk(text *t, atto__form form, int32_t run, bool wide)
+static void put_dense_walk(text *t, int32_t items, bool wide)
 {
     put_knob(t, "INDEX", wide ? 64 : 32);
-    put_knob(t, "STRIDED", form != ATTO_FORM_DENSE);
+    put_knob(t, "STRIDED", 0);
+    put_knob(t, "ITEMS", items);
+}
+
+static void put_walk(text *t, atto__form form, int32_t run, bool wide)
+{
     if (form == ATTO_FORM_DENSE) {
-        put_knob(t, "ITEMS", ATTO_DENSE_ITEMS);
-    } else {
-        put_knob(t, "RUN", run);
-        put_knob(t, "VECTORS", form == ATTO_FORM_VECTORS);
+        put_dense_walk(t, ATTO_DENSE_ITEMS, wide);
+        return;
     }
+    put_knob(t, "INDEX", wide ? 64 : 32);
+    put_knob(t, "STRIDED", 1);
+    put_knob(t, "RUN", run);
+    put_knob(t, "VECTORS", form == ATTO_FORM_VECTORS);
 }
 
 static const char *suffix_of(atto__form form)
@@ -109,7 +116,11 @@ void atto__elementwise_variant(const atto__elementwise_knobs *k, atto__variant *
     if (k->scalar) put_knob(&t, "SCALAR", k->scalar);
     if (k->wide_out) put_knob(&t, "WIDE_OUT", 1);
     put_knob(&t, "DROPOUT", k->dropout);
-    put_walk(&t, k->form, atto__run_elements(k->dtype, k->form), k->wide);
+    const int32_t run = atto__run_elements(k->dtype, k->form);
+    if (k->items && k->form == ATTO_FORM_DENSE)
+        put_dense_walk(&t, k->items, k->wide);
+    else
+        put_walk(&t, k->form, run, k->wide);
 }
 
 int32_t atto__copy_elements(atto_dtype from, atto_dtype to)
@@ -169,9 +180,37 @@ atto__row_knobs atto__row_knobs_for(int64_t slots, atto_dtype dtype, int32_t gro
         const int32_t most = row_shares[i].vectors < room ? row_shares[i].vectors : room;
         const int64_t each = (vectors + lanes - 1) / lanes;
         if (each > most) continue;
-        return (atto__row_knobs){ wanted, power_of_two_from(each), true };
+        return (atto__row_knobs){ wanted, power_of_two_from(each), true, 0 };
     }
-    return (atto__row_knobs){ 0, ROW_CHUNK / per_vector, false };
+    return (atto__row_knobs){ 0, ROW_CHUNK / per_vector, false, 0 };
+}
+
+/* Work-groups beside the device's own, and work-items of a row in each; 0: all. */
+static const struct {
+    int32_t group, lanes;
+} row_tries[] = { { 0, 1 },   { 0, 8 },  { 0, 32 },   { 0, 64 },  { 0, 128 }, { 0, 0 },
+                  { 64, 32 }, { 64, 0 }, { 128, 32 }, { 128, 0 }, { 512, 0 }, { 1024, 0 } };
+
+int32_t atto__row_knobs_all(int64_t slots, atto_dtype dtype, int32_t group, int32_t most_group,
+                            int32_t floats, atto__row_knobs *out)
+{
+    const int32_t per_vector = atto__vector_elements(dtype);
+    const int64_t vectors = (slots + per_vector - 1) / per_vector;
+    int32_t count = 0;
+    out[count++] = atto__row_knobs_for(slots, dtype, group, floats);
+    for (size_t i = 0; i < sizeof row_tries / sizeof row_tries[0]; i++) {
+        const int32_t own = row_tries[i].group ? row_tries[i].group : group;
+        const int32_t lanes = row_tries[i].lanes ? row_tries[i].lanes : own;
+        const int64_t each = (vectors + lanes - 1) / lanes;
+        if (own > most_group || lanes > own || own * (row_tries[i].group != 0) == group) continue;
+        if (each <= floats / per_vector)
+            out[count++] = (atto__row_knobs){ row_tries[i].lanes, power_of_two_from(each), true,
+                                              row_tries[i].group };
+    }
+    for (int32_t chunk = ROW_CHUNK; chunk <= 2 * ROW_CHUNK; chunk *= 2)
+        for (int32_t own = 0; own <= 1024 && own <= most_group; own += 512)
+            if (own != group) out[count++] = (atto__row_knobs){ 0, chunk / per_vector, false, own };
+    return count;
 }
 
 static void put_row(text *t, const atto__row_knobs *row)
@@ -183,6 +222,7 @@ static void put_row(text *t, const atto__row_knobs *row)
     }
     put_knob(t, "ITEMS", row->items);
     put_knob(t, "HELD", row->held);
+    if (row->group) put_knob(t, "GROUP", row->group);
 }
 
 /* Vectors in flight a work-item: 64 bytes. As many elements as f32 has then where results are stored (on an H200
@@ -204,8 +244,8 @@ void atto__cross_entropy_variant(const atto__cross_entropy_knobs *k, atto__varia
 {
     static const int32_t lanes[ATTO_LANES_COUNT] = { 1, 32, 128, 0 };
     const bool soft = k->target != ATTO_I32 && k->target != ATTO_I64;
-    const atto__row_knobs row = { lanes[k->lanes], cross_entropy_items(k, soft || k->spread),
-                                  false };
+    const atto__row_knobs row = { lanes[k->lanes], cross_entropy_items(k, soft || k->spread), false,
+                                  0 };
     text t = begin(out, "cross_entropy.cl", k->kernel, "");
     put_value(&t, "DTYPE", atto_dtype_name(k->dtype));
     put_value(&t, "TARGET", atto_dtype_name(k->target));
@@ -982,8 +1022,9 @@ static bool make_optim_step(const int32_t *v, atto__variant *out)
 
 /* Rows in every way that atto__row_knobs_for shares them out. */
 static const atto__row_knobs row_samples[] = {
-    { 1, 1, true },   { 1, 4, true }, { 8, 2, true }, { 32, 1, true }, { 32, 8, true },
-    { 128, 4, true }, { 0, 2, true }, { 0, 8, true }, { 0, 16, true }, { 0, 4, false },
+    { 1, 1, true, 0 },  { 1, 4, true, 0 },   { 8, 2, true, 0 },   { 32, 1, true, 0 },
+    { 32, 8, true, 0 }, { 128, 4, true, 0 }, { 0, 2, true, 0 },   { 0, 8, true, 0 },
+    { 0, 16, true, 0 }, { 0, 4, false, 0 },  { 0, 4, true, 512 }, { 32, 2, true, 128 },
 };
 #define ROW_SAMPLES ((int32_t)(sizeof row_samples / sizeof row_samples[0]))
 

@@ -51,6 +51,7 @@ typedef struct atto__elementwise_knobs {
     atto_dtype dtype;
     atto__dropout_knob dropout;
     atto__form form;
+    int32_t items; /* of a dense kernel: 16-byte vectors of a work-item; 0: ATTO_DENSE_ITEMS */
     bool wide;
 } atto__elementwise_knobs;
 
@@ -73,11 +74,18 @@ typedef struct atto__row_knobs {
     int32_t lanes; /* work-items of a row; 0: a work-group */
     int32_t items; /* 16-byte vectors of a chunk */
     bool held;     /* a row is one chunk of each lane */
+    int32_t group; /* work-items of a work-group; 0: as the device has them */
 } atto__row_knobs;
 
 /* For rows of that many slots and work-groups of that size; a work-item has room for that many floats of a
  * row, at least 16. Here is the place to choose otherwise for a device. */
 atto__row_knobs atto__row_knobs_for(int64_t slots, atto_dtype dtype, int32_t group, int32_t floats);
+
+/* The same, and other ways for such rows, on a device that takes work-groups of up to that size; returns their
+ * number, at most ATTO_ROW_WAYS. */
+#define ATTO_ROW_WAYS 20
+int32_t atto__row_knobs_all(int64_t slots, atto_dtype dtype, int32_t group, int32_t most_group,
+                            int32_t floats, atto__row_knobs *out);
 
 /* cross_entropy.cl. */
 typedef enum atto__lanes {

@@ -11,7 +11,8 @@ static const char *const variables[] = {
     "ATTOCL_FALLBACK",       "ATTOCL_HIDDEN_COPIES", "ATTOCL_CACHE",   "ATTOCL_PORTABLE",
     "ATTOCL_DEBUG",          "ATTOCL_PROFILE",       "ATTOCL_THREADS", "ATTOCL_INDEX",
     "ATTOCL_MAX_WORK_GROUP", "ATTOCL_LOCAL_BYTES",   "ATTOCL_MEMORY",  "ATTOCL_CPU",
-    "ATTOCL_CACHE_DIR",      "ATTOCL_KERNEL_DIR",    "ATTOCL_DEVICE",
+    "ATTOCL_CACHE_DIR",      "ATTOCL_KERNEL_DIR",    "ATTOCL_DEVICE",  "ATTOCL_TUNE",
+    "ATTOCL_CLBLAST",        "ATTOCL_CBLAS",
 };
 
 static int clear_environment(void **state)
@@ -39,6 +40,8 @@ static const struct value_row {
     { "ATTOCL_PORTABLE", "1", FIELD(portable), 'b', true },
     { "ATTOCL_PORTABLE", "0", FIELD(portable), 'b', false },
     { "ATTOCL_DEBUG", "sync", FIELD(sync), 'b', true },
+    { "ATTOCL_TUNE", "1", FIELD(tune_on_first_use), 'b', true },
+    { "ATTOCL_TUNE", "0", FIELD(tune_on_first_use), 'b', false },
     { "ATTOCL_PROFILE", "1", FIELD(profile), 'b', true },
     { "ATTOCL_THREADS", "3", FIELD(num_threads), 'i', 3 },
     { "ATTOCL_INDEX", "64", FIELD(index_bits), 'i', 64 },
@@ -52,6 +55,8 @@ static const struct value_row {
     { "ATTOCL_CPU", "avx512", FIELD(cpu_level), 's', 0 },
     { "ATTOCL_CACHE_DIR", "/some/where", FIELD(cache_dir), 's', 0 },
     { "ATTOCL_KERNEL_DIR", "relative dir", FIELD(kernel_dir), 's', 0 },
+    { "ATTOCL_CBLAS", "libblas.so", FIELD(cblas), 's', 0 },
+    { "ATTOCL_CLBLAST", "0", FIELD(clblast), 's', 0 },
 };
 
 static void expect_field(const struct value_row *row, const atto_device_options *set)

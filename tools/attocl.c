@@ -25,6 +25,7 @@ static const command commands[] = {
     { "info", tool_info, "devices, limits, drivers, kernel cache" },
     { "selftest", tool_selftest, "compare a device with the plain CPU code" },
     { "bench", tool_bench, "measure ops against what the memory allows" },
+    { "tune", tool_tune, "find the fastest way to run ops on a device, and remember it" },
 };
 
 #define COMMANDS (sizeof commands / sizeof commands[0])

@@ -14,6 +14,7 @@ enum { TOOL_OK = 0, TOOL_FAILED = 1, TOOL_USAGE = 2 };
 int tool_info(int argc, char **argv);
 int tool_selftest(int argc, char **argv);
 int tool_bench(int argc, char **argv);
+int tool_tune(int argc, char **argv);
 
 /* Parts of tool_bench and tool_selftest with files of their own. */
 int tool_cpu_math(const char *at_most, const char *json_path);

@@ -14,12 +14,14 @@
 #endif
 
 #include "alloc.h"
+#include "backend_cpu/cblas.h"
 #include "backend_cpu/parallel.h"
 #include "os.h"
 
 typedef struct cpu_device {
     int32_t threads;
     bool adapts; /* the number is not the user's: fewer where threads hurt */
+    atto__cblas cblas;
 } cpu_device;
 
 /* The process that first opened a CPU device. OpenMP's threads are its; in a child made by fork they
@@ -137,6 +139,11 @@ static atto_status open_device(atto_device *dev, int32_t local_index)
     cpu->threads = threads_of(&dev->options);
     cpu->adapts = dev->options.set.num_threads == 0;
     is_forked(); /* this process is home, unless another one was */
+    const atto_status status = atto__cblas_open(&dev->options, &cpu->cblas);
+    if (status != ATTO_OK) {
+        atto__free(cpu);
+        return status;
+    }
     dev->impl = cpu;
     dev->vt = choose_level(&dev->options).vt;
     return ATTO_OK;
@@ -156,11 +163,19 @@ int32_t atto__cpu_threads(const atto_device *dev)
     return is_forked() || (cpu->adapts && atto__parallel_hurts()) ? 1 : cpu->threads;
 }
 
+atto__sgemm_fn *atto__cpu_sgemm(const atto_device *dev)
+{
+    const cpu_device *cpu = dev->impl;
+    return cpu->cblas.sgemm;
+}
+
 /* ---- the slots that no level changes ---- */
 
 void atto__cpu_close(atto_device *dev)
 {
-    atto__free(dev->impl);
+    cpu_device *cpu = dev->impl;
+    atto__cblas_close(&cpu->cblas);
+    atto__free(cpu);
 }
 
 atto_status atto__cpu_alloc(atto_device *dev, size_t bytes, void **out)

@@ -15,6 +15,7 @@
  */
 #include "backend_cpu/gemm.h"
 
+#include "backend_cpu/cblas.h"
 #include "backend_cpu/loops.h"
 #include "backend_cpu/parallel.h"
 #include "backend_cpu/side.h"
@@ -497,9 +498,59 @@ static atto_status run_skinny(atto_device *dev, const atto__gemm *g)
     return ATTO_OK;
 }
 
+/* ---- a BLAS of the user's ---- */
+
+/* Columns that an operand's stored rows have. */
+static bool has_rows_of(const atto__gemm_side *side, int64_t columns)
+{
+    return side->dtype == ATTO_F32 && side->stride >= columns && side->stride <= INT32_MAX;
+}
+
+static bool fits_blas(const atto__gemm *g)
+{
+    const bool sizes = g->m <= INT32_MAX && g->n <= INT32_MAX && g->k <= INT32_MAX && g->k > 0;
+    return sizes && !g->prologue && has_rows_of(&g->a, g->a.along_k ? g->k : g->m) &&
+           has_rows_of(&g->b, g->b.along_k ? g->k : g->n) &&
+           (!g->c || (g->c_stride >= g->n && g->c_stride <= INT32_MAX));
+}
+
+typedef struct sums {
+    const atto__gemm *g;
+    float *c;
+    int64_t stride;
+} sums;
+
+static void finish_rows(const void *job, int64_t begin, int64_t end)
+{
+    const sums *s = job;
+    const atto__gemm *g = s->g;
+    for (int64_t i = begin; i < end; i++)
+        for (int64_t column = 0; column < g->n; column += ATTO_GEMM_RUN)
+            g->finish(g->job, i, column, (int32_t)least(ATTO_GEMM_RUN, g->n - column),
+                      s->c + i * s->stride + column);
+}
+
+static atto_status run_blas(atto_device *dev, const atto__gemm *g, atto__sgemm_fn *sgemm)
+{
+    sums s = { g, g->c, g->c_stride };
+    if (!s.c) {
+        s.stride = g->n;
+        ATTO_TRY(scratch_floats(dev, g->m * g->n, &s.c));
+    }
+    sgemm(ATTO_CBLAS_ROW_MAJOR, g->a.along_k ? ATTO_CBLAS_AS_IT_IS : ATTO_CBLAS_TRANSPOSED,
+          g->b.along_k ? ATTO_CBLAS_TRANSPOSED : ATTO_CBLAS_AS_IT_IS, (int)g->m, (int)g->n,
+          (int)g->k, 1.0f, g->a.data, (int)g->a.stride, g->b.data, (int)g->b.stride,
+          g->c && g->accumulate ? 1.0f : 0.0f, s.c, (int)s.stride);
+    if (g->finish)
+        atto__parallel_for(threads_for(g, atto__cpu_threads(dev)), g->m, finish_rows, &s);
+    return ATTO_OK;
+}
+
 atto_status ATTO_LEVEL_NAME(gemm)(atto_device *dev, const atto__gemm *g)
 {
     if (g->m == 0 || g->n == 0) return ATTO_OK;
+    atto__sgemm_fn *sgemm = atto__cpu_sgemm(dev);
+    if (sgemm && fits_blas(g)) return run_blas(dev, g, sgemm);
     if (g->m <= ATTO_GEMM_SKINNY && g->a.along_k && g->k > 0) return run_skinny(dev, g);
     return is_narrow(g, atto__cpu_most_threads(dev)) ? run_narrow(dev, g) : run_packed(dev, g);
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "cl/atto_gemm_flags.h"
+#include "clblast.h"
 #include "divide.h"
 #include "walk.h"
 
@@ -27,10 +28,13 @@
 #define ROWS_PER_GROUP 4
 #define ROWS_LONG_K    2048 /* from here all work-items of a large work-group have work */
 
+typedef enum engine { ENGINE_TILES, ENGINE_ROWS, ENGINE_CLBLAST } engine;
+
 /* How one product runs. */
 typedef struct plan {
-    const atto__gemm_tile *tile; /* NULL: atto_gemm_rows with */
-    int32_t rows, lanes;         /* rows and work-items of a work-group */
+    engine engine;
+    const atto__gemm_tile *tile; /* of ENGINE_TILES */
+    int32_t rows, lanes;         /* of ENGINE_ROWS: rows and work-items of a work-group */
     int64_t tiles;
     int64_t slices, slice; /* of k, and values of k in one */
 } plan;
@@ -103,12 +107,14 @@ static const atto__gemm_tile *choose_gpu_tile(const atto_device *dev, const atto
     return last;
 }
 
-/* A CPU runs work-groups one after another in vectors of work-items; there small tiles do. */
+/* A CPU runs work-groups one after another in vectors of work-items. With PoCL on two Zen 5 cores products of 256^3
+ * take 8 times as long with tiles of 32 x 32. */
 static const atto__gemm_tile *choose_cpu_tile(const atto_device *dev)
 {
-    const atto__gemm_tile *tile = tile_named("32x32");
-    if (!tile_fits(dev, tile)) tile = tile_named("8x32");
-    return tile_fits(dev, tile) ? tile : NULL;
+    static const char *const names[] = { "64x64", "32x32", "8x32" };
+    for (int32_t i = 0; i < 3; i++)
+        if (tile_fits(dev, tile_named(names[i]))) return tile_named(names[i]);
+    return NULL;
 }
 
 static const atto__gemm_tile *choose_tile(const atto_device *dev, const atto__gemm *g)
@@ -121,7 +127,8 @@ static const atto__gemm_tile *choose_tile(const atto_device *dev, const atto__ge
 /* Slices of k with which there is work for all. */
 static int64_t wanted_slices(const plan *p)
 {
-    if (!p->tile) return p->tiles < ENOUGH_GROUPS ? WANTED_ITEMS / p->lanes / p->tiles : 1;
+    if (p->engine == ENGINE_ROWS)
+        return p->tiles < ENOUGH_GROUPS ? WANTED_ITEMS / p->lanes / p->tiles : 1;
     if (p->tile->slices > 1)
         return p->tiles < ENOUGH_SLICED_GROUPS ? WANTED_SLICED_GROUPS / p->tiles : 1;
     return p->tiles < enough_groups(p->tile)
@@ -130,9 +137,8 @@ static int64_t wanted_slices(const plan *p)
 }
 
 /* Cuts k in multiples of every tile's k. */
-static void cut(const atto__gemm *g, plan *p)
+static void cut(const atto__gemm *g, int64_t slices, plan *p)
 {
-    int64_t slices = wanted_slices(p);
     if (slices > most_slices(g)) slices = most_slices(g);
     if (slices < 1) slices = 1;
     p->slice = atto__divide_up(atto__divide_up(g->k, slices), 64) * 64;
@@ -150,32 +156,119 @@ static bool rows_fit(const atto_device *dev, const atto__gemm *g)
 static void plan_rows(const atto_device *dev, const atto__gemm *g, plan *p)
 {
     const int32_t most = (int32_t)atto__opencl_of(dev)->group_size;
+    p->engine = ENGINE_ROWS;
     p->rows = g->m == 1 ? 1 : ROWS_PER_GROUP;
     p->lanes = g->k >= ROWS_LONG_K && !is_cpu(dev) ? 256 : 64;
     if (p->lanes > most) p->lanes = most;
     p->tiles = atto__divide_up(g->m, p->rows) * atto__divide_up(g->n, 4);
 }
 
-static atto_status make_plan(const atto_device *dev, const atto__gemm *g, plan *p)
+static void plan_tiles(const atto__gemm *g, const atto__gemm_tile *tile, plan *p)
+{
+    p->engine = ENGINE_TILES;
+    p->tile = tile;
+    p->tiles = tile_count(tile, g);
+}
+
+/* Without a measurement. False if the device can run no tile. */
+static bool preset_plan(const atto_device *dev, const atto__gemm *g, plan *p)
 {
     memset(p, 0, sizeof *p);
     if (rows_fit(dev, g)) {
         plan_rows(dev, g, p);
     } else {
-        p->tile = choose_tile(dev, g);
-        ATTO_REQUIRE(p->tile, ATTO_E_BUILD, "work-groups of %d with %llu bytes are too small",
-                     (int)atto__opencl_of(dev)->group_size,
-                     (unsigned long long)dev->info.local_bytes);
-        p->tiles = tile_count(p->tile, g);
+        const atto__gemm_tile *tile = choose_tile(dev, g);
+        if (!tile) return false;
+        plan_tiles(g, tile, p);
     }
-    cut(g, p);
+    cut(g, wanted_slices(p), p);
+    return true;
+}
+
+/* ---- measured plans ----
+ *
+ * A way's numbers are the engine, of tiles the one, and the slices. The sizes of a choice are m, n, k and what kind of
+ * product it is. */
+
+static int64_t kind_of(const atto__gemm *g)
+{
+    const int32_t kind =
+        g->a_transposed + 2 * g->b_transposed + 4 * g->prologue + 8 * (g->a->dtype != g->b->dtype);
+    return INT64_C(1) << kind;
+}
+
+/* Each is its own order: tiles load k in pieces of their own. */
+static void add_way(atto__ways *ways, const plan *p)
+{
+    const int32_t tile = p->tile ? (int32_t)(p->tile - atto__gemm_tiles) : 0;
+    const atto__way way = { { (int32_t)p->engine, tile, (int32_t)p->slices }, ways->count };
+    atto__ways_add(ways, &way);
+}
+
+/* Every tile that is not mostly empty, alone and with sums cut to give all work. */
+static void add_tiles(const atto_device *dev, const atto__gemm *g, atto__ways *ways)
+{
+    for (int32_t i = 0; i < ATTO_GEMM_TILES; i++) {
+        const atto__gemm_tile *tile = &atto__gemm_tiles[i];
+        if (!tile_fits(dev, tile) || wastes(tile, g)) continue;
+        for (int64_t slices = 1; slices <= most_slices(g) && slices <= 8; slices *= 2) {
+            plan p = { .slices = 0 };
+            plan_tiles(g, tile, &p);
+            cut(g, slices, &p);
+            if (slices == 1 || p.tiles < enough_groups(tile)) add_way(ways, &p);
+        }
+    }
+}
+
+static void list_ways(atto_device *dev, const atto__gemm *g, const plan *preset, atto__ways *ways)
+{
+    ways->count = 0;
+    add_way(ways, preset);
+    if (atto__clblast_can(dev, g)) add_way(ways, &(plan){ .engine = ENGINE_CLBLAST, .slices = 1 });
+    add_tiles(dev, g, ways);
+}
+
+static void plan_way(const atto__gemm *g, const atto__way *way, plan *p)
+{
+    if ((engine)way->number[0] == ENGINE_ROWS) return; /* which only the preset can be */
+    memset(p, 0, sizeof *p);
+    if ((engine)way->number[0] == ENGINE_CLBLAST) {
+        p->engine = ENGINE_CLBLAST;
+        p->slices = 1;
+        return;
+    }
+    plan_tiles(g, &atto__gemm_tiles[way->number[1]], p);
+    cut(g, way->number[2], p);
+}
+
+/* Whether anything can be known: the list of ways is long, and makes the library look for CLBlast. */
+static bool asks(const atto_device *dev)
+{
+    const atto__tuner *tuner = dev->tuner;
+    return tuner && !atto__opencl_of(dev)->gemm_tile &&
+           (tuner->trial || tuner->explicitly || tuner->on_first_use ||
+            tuner->known[ATTO_CHOICE_GEMM].count > 0);
+}
+
+static atto_status make_plan(atto_device *dev, const atto__gemm *g, plan *p)
+{
+    ATTO_REQUIRE(preset_plan(dev, g, p), ATTO_E_BUILD,
+                 "work-groups of %d with %llu bytes are too small",
+                 (int)atto__opencl_of(dev)->group_size, (unsigned long long)dev->info.local_bytes);
+    if (!asks(dev)) return ATTO_OK;
+    const atto__choice choice = { ATTO_CHOICE_GEMM, g->a->dtype, { g->m, g->n, g->k, kind_of(g) } };
+    atto__ways ways;
+    list_ways(dev, g, p, &ways);
+    const atto__way way = atto__choose(dev, &choice, &ways);
+    plan_way(g, &way, p);
     return ATTO_OK;
 }
 
-int64_t atto__gemm_passes(const atto_device *dev, const atto__gemm *g)
+int64_t atto__gemm_passes(atto_device *dev, const atto__gemm *g)
 {
-    const atto__gemm_tile *tile = choose_tile(dev, g);
-    return tile ? atto__divide_up(g->n, tile->n) : 1;
+    plan p;
+    if (make_plan(dev, g, &p) != ATTO_OK || p.engine != ENGINE_TILES) return 1;
+    return atto__divide_up(g->n, p.tile->n);
 }
 
 bool atto__gemm_use_tile(atto_device *dev, const char *name)
@@ -354,6 +447,11 @@ atto_status atto__gemm_run(atto_device *dev, const atto__gemm *g)
 {
     plan p;
     ATTO_TRY(make_plan(dev, g, &p));
+    if (p.engine == ENGINE_CLBLAST) {
+        const atto_status status = atto__clblast_run(dev, g);
+        if (status != ATTO_E_UNSUPPORTED) return status;
+        ATTO_TRY(make_plan(dev, g, &p)); /* without it */
+    }
     return p.slices > 1 ? run_in_slices(dev, g, &p) : launch(dev, g, &p);
 }
 

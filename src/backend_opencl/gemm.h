@@ -36,7 +36,7 @@ typedef struct atto__gemm {
 atto_status atto__gemm_run(atto_device *dev, const atto__gemm *g);
 
 /* How often the prologue would see each element of a: once for each tile beside another. */
-int64_t atto__gemm_passes(const atto_device *dev, const atto__gemm *g);
+int64_t atto__gemm_passes(atto_device *dev, const atto__gemm *g);
 
 /* Builds what a plain product of that dtype needs. */
 atto_status atto__gemm_prepare(atto_device *dev, atto_dtype dtype);

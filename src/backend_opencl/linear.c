@@ -97,7 +97,7 @@ static bool has_elements(const atto_tensor *t)
  * an H200, a kernel that stores dz first is worth its launch. */
 #define MOST_EVALUATIONS (INT64_C(1) << 21)
 
-static bool wants_dz(const atto_device *dev, const struct atto_linear_args *a, const gradient *d)
+static bool wants_dz(atto_device *dev, const struct atto_linear_args *a, const gradient *d)
 {
     if (d->plain) return false;
     int64_t passes = a->db ? 1 : 0;

@@ -2,6 +2,8 @@
 /* The OpenCL backend: its table, its devices, queue, memory and events. */
 #include "opencl.h"
 
+#include "clblast.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -215,6 +217,7 @@ static void opencl_close(atto_device *dev)
         atto__cl.Finish(cl->queue);
         atto__staging_close(dev);
     }
+    atto__clblast_close(dev);
     atto__programs_close(dev);
     if (cl->queue) atto__cl.ReleaseCommandQueue(cl->queue);
     if (cl->context) atto__cl.ReleaseContext(cl->context);

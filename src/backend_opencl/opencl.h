@@ -15,6 +15,7 @@ typedef struct atto__opencl {
     uint32_t group_size;    /* ATTO_WG: work-items of every work-group, a power of two */
     uint32_t nvidia;        /* ATTO_NVIDIA: compute capability times ten; 0 = portable kernels */
     const struct atto__gemm_tile *gemm_tile; /* forced by a test; else NULL */
+    struct atto__clblast *clblast;           /* NULL: not asked for yet */
     atto__programs programs;
     atto__staging staging;
 } atto__opencl;

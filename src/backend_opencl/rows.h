@@ -14,9 +14,15 @@ static inline int64_t atto__row_slots(const atto_tensor *t, int64_t cols, int64_
     return aligned ? cols : cols + vector - 1;
 }
 
+/* Work-items of a work-group. */
+static inline int32_t atto__row_group(const atto_device *dev, const atto__row_knobs *row)
+{
+    return row->group ? row->group : (int32_t)atto__opencl_of(dev)->group_size;
+}
+
 static inline int64_t atto__rows_per_group(const atto_device *dev, const atto__row_knobs *row)
 {
-    const int32_t group = (int32_t)atto__opencl_of(dev)->group_size;
+    const int32_t group = atto__row_group(dev, row);
     return row->lanes == 0 || row->lanes >= group ? 1 : group / row->lanes;
 }
 
@@ -34,6 +40,27 @@ static inline bool atto__row_is_wide(const atto_device *dev, int64_t cols, int64
 static inline int32_t atto__row_floats(const atto_device *dev)
 {
     return atto__opencl_of(dev)->nvidia ? ATTO_ROW_FLOATS_NVIDIA : ATTO_ROW_FLOATS;
+}
+
+/* How to share out that many rows; a way's numbers are lanes, items, held and group. Rows by the
+ * thousand are many. */
+static inline atto__row_knobs atto__row_choose(atto_device *dev, atto__choice_name name,
+                                               atto_dtype dtype, int64_t slots, int64_t rows,
+                                               int32_t floats)
+{
+    const int32_t group = (int32_t)atto__opencl_of(dev)->group_size;
+    const atto__choice choice = { name, dtype, { slots, rows < 8192 ? rows : 8192 } };
+    atto__row_knobs all[ATTO_ROW_WAYS];
+    const int32_t count =
+        atto__row_knobs_all(slots, dtype, group, dev->info.max_work_group, floats, all);
+    atto__ways ways;
+    ways.count = 0;
+    for (int32_t i = 0; i < count; i++) {
+        const atto__row_knobs *k = &all[i];
+        atto__ways_add(&ways, &(atto__way){ { k->lanes, k->items, k->held, k->group }, i });
+    }
+    const atto__way way = atto__choose(dev, &choice, &ways);
+    return (atto__row_knobs){ way.number[0], way.number[1], way.number[2] != 0, way.number[3] };
 }
 
 #endif

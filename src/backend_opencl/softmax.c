@@ -47,12 +47,12 @@ static void arg_tensors(atto__args *args, const call *k)
 
 static atto_status launch_rows(const call *k)
 {
-    const int32_t group = (int32_t)atto__opencl_of(k->dev)->group_size;
     atto__softmax_knobs knobs =
         knobs_of(k, k->backward ? "atto_softmax_backward" : "atto_softmax_forward");
     const int64_t slots = atto__row_slots(k->tensors[0], k->axis.size, 1);
-    knobs.row =
-        atto__row_knobs_for(slots, knobs.dtype, group, floats_of(k, atto__row_floats(k->dev)));
+    knobs.row = atto__row_choose(
+        k->dev, k->backward ? ATTO_CHOICE_SOFTMAX_BACKWARD : ATTO_CHOICE_SOFTMAX_FORWARD,
+        knobs.dtype, slots, k->axis.outer, floats_of(k, atto__row_floats(k->dev)));
     atto__variant variant;
     atto__softmax_variant(&knobs, &variant);
 
@@ -62,7 +62,8 @@ static atto_status launch_rows(const call *k)
     atto__arg_index(&args, knobs.wide, k->axis.size);
     if (k->backward) atto__arg_uint(&args, k->a->add_dx);
     const int64_t rows = atto__rows_per_group(k->dev, &knobs.row);
-    return atto__launch(k->dev, &variant, &args, atto__group_count(k->axis.outer, rows));
+    return atto__launch_sized(k->dev, &variant, &args, atto__group_count(k->axis.outer, rows),
+                              atto__row_group(k->dev, &knobs.row));
 }
 
 /* ---- columns ---- */

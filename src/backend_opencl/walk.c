@@ -64,7 +64,7 @@ static void align_right(const int64_t *values, int32_t rank, int64_t fill, int64
 
 atto__walk atto__walk_of(const atto__layout *layout, atto__form form, int32_t run)
 {
-    atto__walk walk = { .form = form, .run = run, .layout = layout };
+    atto__walk walk = { .form = form, .run = run, .items = ATTO_DENSE_ITEMS, .layout = layout };
     align_right(layout->shape, layout->rank, 1, walk.size);
     walk.size[3] = (row_length(layout) + run - 1) / run;
     walk.runs = walk.size[0] * walk.size[1] * walk.size[2] * walk.size[3];
@@ -76,8 +76,7 @@ int64_t atto__walk_groups(const atto_device *dev, const atto__walk *walk)
 {
     const int64_t group = atto__opencl_of(dev)->group_size;
     if (walk->form != ATTO_FORM_DENSE) return atto__group_count(walk->runs, group);
-    const int64_t vectors =
-        atto__group_count(walk->layout->numel / walk->run, group * ATTO_DENSE_ITEMS);
+    const int64_t vectors = atto__group_count(walk->layout->numel / walk->run, group * walk->items);
     const int64_t tail = atto__group_count(walk->run, group);
     return vectors > tail ? vectors : tail;
 }
@@ -182,11 +181,26 @@ static void arg_dropout(atto__args *args, const atto__elementwise *call, const a
     atto__arg_dropout(args, call->p, call->rng);
 }
 
+/* Vectors that a work-item of a dense kernel takes; the best number depends on how many tensors there are. */
+static int32_t choose_items(atto_device *dev, const atto__elementwise *call)
+{
+    const atto__choice choice = { ATTO_CHOICE_ELEMENTWISE,
+                                  call->tensors[0]->dtype,
+                                  { call->layout->numel, call->count } };
+    atto__ways ways;
+    ways.count = 0;
+    atto__ways_add(&ways, &(atto__way){ .number = { ATTO_DENSE_ITEMS } });
+    for (int32_t items = 1; items <= 4; items *= 2)
+        atto__ways_add(&ways, &(atto__way){ .number = { items } });
+    return atto__choose(dev, &choice, &ways).number[0];
+}
+
 atto_status atto__elementwise_launch(atto_device *dev, const atto__elementwise *call)
 {
     const atto_dtype dtype = call->tensors[0]->dtype;
     const atto__form form = choose_form(call);
-    const atto__walk walk = atto__walk_of(call->layout, form, atto__run_elements(dtype, form));
+    atto__walk walk = atto__walk_of(call->layout, form, atto__run_elements(dtype, form));
+    if (form == ATTO_FORM_DENSE) walk.items = choose_items(dev, call);
     const atto__elementwise_knobs knobs = {
         .file = call->file,
         .kernel = call->kernel,
@@ -196,6 +210,7 @@ atto_status atto__elementwise_launch(atto_device *dev, const atto__elementwise *
         .dtype = dtype,
         .dropout = dropout_knob(call),
         .form = form,
+        .items = walk.items,
         .wide = call->layout->wide,
     };
     atto__variant variant;

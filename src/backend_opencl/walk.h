@@ -9,7 +9,8 @@
 /* How one launch goes over its tensors. */
 typedef struct atto__walk {
     atto__form form;
-    int32_t run; /* elements a work-item takes (of a dense walk: of a vector) */
+    int32_t run;   /* elements a work-item takes (of a dense walk: of a vector) */
+    int32_t items; /* dense: vectors a work-item takes */
     int64_t runs;
     int64_t size[4]; /* runs, not elements, in the last */
     const atto__layout *layout;

@@ -5,7 +5,7 @@
  *   ATTO_DTYPE       f32      storage of the tensors: f32, f16 or bf16; arithmetic is always float
  *   ATTO_INDEX       32       bits of an index; 32 when every relative offset is below 2^31
  *   ATTO_WG          256      work-items of a work-group, a power of two
- *   ATTO_GROUP       -        the same, where a kernel is launched with another number than the device's
+ *   ATTO_GROUP       -        takes the place of ATTO_WG, which is the same for all kernels of a device
  *   ATTO_ITEMS       2        dense kernels: vectors a work-item takes, ATTO_WG apart
  *   ATTO_RUN         ATTO_VEC elements of a work-item's array; strided kernels: along the innermost
  *                             dimension
@@ -29,12 +29,12 @@
 #ifndef ATTO_INDEX
 #define ATTO_INDEX 32
 #endif
+#ifndef ATTO_WG
+#define ATTO_WG 256
+#endif
 #ifdef ATTO_GROUP
 #undef ATTO_WG
 #define ATTO_WG ATTO_GROUP
-#endif
-#ifndef ATTO_WG
-#define ATTO_WG 256
 #endif
 #ifndef ATTO_ITEMS
 #define ATTO_ITEMS 2

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: MIT */
+/* The table of what is known, and the choice itself. */
+#include "tune.h"
+
+#include <string.h>
+
+#include "alloc.h"
+#include "device.h"
+
+const char *atto__choice_text(atto__choice_name name)
+{
+    static const char *const texts[ATTO_CHOICE_COUNT] = {
+#define X(CHOICE, name, numbers) #name,
+        ATTO_CHOICE_TABLE(X)
+#undef X
+    };
+    return texts[name];
+}
+
+const char *atto__choice_numbers(atto__choice_name name)
+{
+    static const char *const texts[ATTO_CHOICE_COUNT] = {
+#define X(CHOICE, name, numbers) numbers,
+        ATTO_CHOICE_TABLE(X)
+#undef X
+    };
+    return texts[name];
+}
+
+/* Six bits hold the logarithm of any size. */
+static uint64_t logarithm(int64_t size)
+{
+    uint64_t bits = 0;
+    while (bits < 62 && ((int64_t)1 << bits) < size) bits++;
+    return size > 0 ? bits + 1 : 0;
+}
+
+uint64_t atto__choice_key(const atto__choice *choice)
+{
+    uint64_t key = (uint64_t)choice->dtype;
+    for (int32_t i = 0; i < ATTO_CHOICE_SIZES; i++) key = key << 6 | logarithm(choice->size[i]);
+    return key;
+}
+
+static bool same_numbers(const atto__way *a, const atto__way *b)
+{
+    return memcmp(a->number, b->number, sizeof a->number) == 0;
+}
+
+void atto__ways_add(atto__ways *ways, const atto__way *way)
+{
+    for (int32_t i = 0; i < ways->count; i++)
+        if (same_numbers(&ways->list[i], way)) return;
+    if (ways->count < ATTO_MOST_WAYS) ways->list[ways->count++] = *way;
+}
+
+/* ---- what is known ---- */
+
+const atto__tuned *atto__tuner_find(const atto__tuner *tuner, atto__choice_name name, uint64_t key)
+{
+    for (int32_t i = 0; i < tuner->known[name].count; i++)
+        if (tuner->known[name].list[i].key == key) return &tuner->known[name].list[i];
+    return NULL;
+}
+
+static bool make_room(atto__tuner *tuner, atto__choice_name name)
+{
+    const int32_t count = tuner->known[name].count, capacity = tuner->known[name].capacity;
+    if (count < capacity) return true;
+    const int32_t larger = capacity > 0 ? 2 * capacity : 16;
+    atto__tuned *list = atto__alloc((size_t)larger * sizeof *list);
+    if (!list) return false;
+    if (count > 0) memcpy(list, tuner->known[name].list, (size_t)count * sizeof *list);
+    atto__free(tuner->known[name].list);
+    tuner->known[name].list = list;
+    tuner->known[name].capacity = larger;
+    return true;
+}
+
+bool atto__tuner_enter(atto__tuner *tuner, atto__choice_name name, const atto__tuned *entry)
+{
+    atto__tuned *old = (atto__tuned *)atto__tuner_find(tuner, name, entry->key);
+    if (old) {
+        if (entry->source <= old->source) *old = *entry;
+        return true;
+    }
+    if (!make_room(tuner, name)) return false;
+    tuner->known[name].list[tuner->known[name].count++] = *entry;
+    return true;
+}
+
+bool atto__tuner_is_open(const atto__tuner *tuner, atto__choice_name name, uint64_t key)
+{
+    const atto__tuned *known = atto__tuner_find(tuner, name, key);
+    if (tuner->explicitly)
+        return !known || known->source != ATTO_FROM_DEVICE || known->round != tuner->round;
+    return tuner->on_first_use && !known;
+}
+
+/* ---- choosing ---- */
+
+/* That way if it is still among them. */
+static atto__way pick(const atto__ways *ways, const atto__way *way)
+{
+    for (int32_t i = 0; i < ways->count; i++)
+        if (same_numbers(way, &ways->list[i])) return ways->list[i];
+    return ways->list[0];
+}
+
+/* The way of a call being measured: what the measurement wants to see next. */
+static atto__way choose_on_trial(atto__trial *trial, const atto__choice *choice, uint64_t key,
+                                 const atto__ways *ways)
+{
+    for (int32_t i = 0; i < trial->count; i++) {
+        const atto__asked *asked = &trial->asked[i];
+        if (asked->name == choice->name && asked->key == key)
+            return pick(ways, &asked->ways.list[asked->taken]);
+    }
+    if (trial->count == ATTO_MOST_ASKED) return ways->list[0];
+    atto__asked *asked = &trial->asked[trial->count++];
+    *asked = (atto__asked){ .name = choice->name, .dtype = choice->dtype, .key = key };
+    memcpy(asked->size, choice->size, sizeof asked->size);
+    asked->ways = *ways;
+    return ways->list[0];
+}
+
+/* Whether there is nothing to look up or to note. */
+static bool is_idle(const atto__tuner *tuner, atto__choice_name name)
+{
+    return !tuner || !(tuner->trial || tuner->explicitly || tuner->on_first_use ||
+                       tuner->known[name].count > 0);
+}
+
+atto__way atto__choose(atto_device *dev, const atto__choice *choice, const atto__ways *ways)
+{
+    atto__tuner *tuner = dev->tuner;
+    if (is_idle(tuner, choice->name)) return ways->list[0];
+    const uint64_t key = atto__choice_key(choice);
+    if (tuner->trial) return choose_on_trial(tuner->trial, choice, key, ways);
+    if (atto__tuner_is_open(tuner, choice->name, key)) tuner->found_open = true;
+    const atto__tuned *known = atto__tuner_find(tuner, choice->name, key);
+    return known ? pick(ways, &known->way) : ways->list[0];
+}
+
+/* ---- the user's switch ---- */
+
+atto_status atto_device_tune(atto_device *dev, bool on)
+{
+    ATTO_REQUIRE(dev, ATTO_E_NULL, "device_tune: dev is NULL");
+    ATTO_TRY(atto__device_check(dev));
+    atto__tuner *tuner = dev->tuner;
+    if (!tuner) return ATTO_OK; /* a backend without choices */
+    if (on && !tuner->explicitly) tuner->round++;
+    tuner->explicitly = on;
+    if (!on) atto__tuner_store(dev);
+    return ATTO_OK;
+}
