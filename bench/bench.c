@@ -49,6 +49,8 @@ void bench_case_text(const bench_case *c, char *out, size_t size)
     if (matrix->m > 0 && used > 0 && (size_t)used < size)
         snprintf(out + used, size - (size_t)used, " %" PRId64 "x%" PRId64 "x%" PRId64, matrix->m,
                  matrix->n, matrix->k);
+    if (row->rows > 0 && used > 0 && (size_t)used < size)
+        snprintf(out + used, size - (size_t)used, " %" PRId64 "x%" PRId64, row->rows, row->cols);
 }
 
 static bool selected(const bench_options *options, const bench_case *c)

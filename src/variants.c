@@ -251,6 +251,7 @@ void atto__cross_entropy_variant(const atto__cross_entropy_knobs *k, atto__varia
     put_value(&t, "TARGET", atto_dtype_name(k->target));
     put_knob(&t, "SOFT", soft);
     put_knob(&t, "SPREAD", soft || k->spread);
+    if (k->whole) put_knob(&t, "WHOLE", 1);
     put_row(&t, &row);
     put_knob(&t, "INDEX", k->wide ? 64 : 32);
 }
@@ -259,22 +260,79 @@ void atto__cross_entropy_variant(const atto__cross_entropy_knobs *k, atto__varia
 #define ROW_HELD      32
 #define ROW_HELD_MANY 16
 
-/* As few work-items as can hold the row with half of that each, else all with all of it. Where even
- * that is not enough, chunks of half. */
-atto__row_shape atto__row_shape_of(int64_t slots, atto_dtype dtype, int32_t group, bool many)
+/* As few work-items as can hold the row with `usual` vectors each, else the most work-items with up to `most`;
+ * where even that is not enough, chunks of half. */
+static atto__row_shape share_row(int64_t vectors, int32_t usual, int32_t most, int32_t widest)
 {
-    const int64_t vector = atto__vector_elements(dtype), vectors = (slots + vector - 1) / vector;
-    const int32_t most = (many ? ROW_HELD_MANY : ROW_HELD) / (int32_t)vector;
-    atto__row_shape shape = { 1, most > 1 ? most / 2 : 1, true };
-    while (shape.lanes < group && (int64_t)shape.lanes * shape.items < vectors) shape.lanes *= 2;
+    atto__row_shape shape = { .lanes = 1, .items = usual, .held = true };
+    while (shape.lanes < widest && (int64_t)shape.lanes * shape.items < vectors) shape.lanes *= 2;
     if ((int64_t)shape.lanes * shape.items >= vectors) {
         while (shape.items > 1 && (int64_t)shape.lanes * (shape.items / 2) >= vectors)
             shape.items /= 2;
     } else if ((int64_t)shape.lanes * most >= vectors) {
         shape.items = most;
     } else {
+        shape.items = most > 1 ? most / 2 : 1;
         shape.held = false;
     }
+    return shape;
+}
+
+static int64_t vectors_of(int64_t slots, atto_dtype dtype)
+{
+    const int32_t vector = atto__vector_elements(dtype);
+    return (slots + vector - 1) / vector;
+}
+
+/* Rows that are not whole need more registers. */
+static atto__row_shape ragged_shape(int64_t slots, atto_dtype dtype, int32_t held,
+                                    const atto__row_place *place)
+{
+    const int32_t most = held / atto__vector_elements(dtype);
+    return share_row(vectors_of(slots, dtype), most > 1 ? most / 2 : 1, most, place->group);
+}
+
+/* On an H200 the next row keeps memory busy while a row's few work-items, a work-group for themselves
+ * from 128 on, wait for each other. */
+#define FORWARD_WIDEST 512
+#define FORWARD_GROUP  128
+
+atto__row_shape atto__norm_forward_shape(int64_t slots, atto_dtype dtype, bool whole,
+                                         const atto__row_place *place)
+{
+    const int64_t vectors = vectors_of(slots, dtype);
+    const int32_t most = ROW_HELD / atto__vector_elements(dtype);
+    const int32_t widest = place->most < FORWARD_WIDEST ? place->most : FORWARD_WIDEST;
+    if (!whole) return ragged_shape(slots, dtype, ROW_HELD, place);
+    const bool few = vectors <= (dtype == ATTO_F32 ? 256 : 64);
+    atto__row_shape shape = share_row(vectors, few ? 2 : 4, most, widest);
+    if (!shape.held) return ragged_shape(slots, dtype, ROW_HELD, place);
+    shape.group = place->group < FORWARD_GROUP ? place->group : FORWARD_GROUP;
+    if (shape.group < shape.lanes) shape.group = shape.lanes;
+    return shape;
+}
+
+/* dw and db take two registers an element for as long as a work-group lives, so that few work-groups fit beside
+ * each other, and as many as fit on an H200 share out all rows: one of 1024 work-items on a multiprocessor,
+ * each with 64 registers, enough for 8 elements; or three of 256, which is faster for f32. */
+#define BACKWARD_ELEMENTS 8
+#define MULTIPROCESSORS   132
+#define STAGES_FROM       128 /* lanes */
+
+atto__row_shape atto__norm_backward_shape(int64_t slots, atto_dtype dtype, bool whole,
+                                          const atto__row_place *place)
+{
+    const int32_t vector = atto__vector_elements(dtype), usual = BACKWARD_ELEMENTS / vector;
+    const bool large = place->most > place->group;
+    if (!whole) return ragged_shape(slots, dtype, ROW_HELD_MANY, place);
+    atto__row_shape shape = share_row(vectors_of(slots, dtype), usual,
+                                      large ? usual : ROW_HELD_MANY / vector, place->most);
+    if (!shape.held) return ragged_shape(slots, dtype, ROW_HELD_MANY, place);
+    if (!large) return shape;
+    const bool three = dtype == ATTO_F32 && shape.lanes <= place->group / 2;
+    shape.group = three ? place->group : place->most;
+    shape.groups = three ? 3 * MULTIPROCESSORS : MULTIPROCESSORS;
+    shape.stages = place->stages && vector > 4 && shape.lanes >= STAGES_FROM ? 2 : 0;
     return shape;
 }
 
@@ -287,6 +345,9 @@ void atto__norm_variant(const atto__norm_knobs *k, atto__variant *out)
     put_knob(&t, "LANES", k->rows.lanes);
     put_knob(&t, "ITEMS", k->rows.items);
     put_knob(&t, "HELD", k->rows.held);
+    put_knob(&t, "WHOLE", k->whole);
+    if (k->rows.group > 0) put_knob(&t, "GROUP", k->rows.group);
+    if (k->rows.stages > 0) put_knob(&t, "STAGES", k->rows.stages);
     put_knob(&t, "INDEX", k->wide ? 64 : 32);
 }
 
@@ -755,7 +816,7 @@ static bool make_fill(const int32_t *v, atto__variant *out)
     return true;
 }
 
-/* Axes: kernel, dtype, target (i32, i64, f32, like x), lanes, spread, index. */
+/* Axes: kernel, dtype, target (i32, i64, f32, like x), lanes, spread, index, whole. */
 static bool make_cross_entropy(const int32_t *v, atto__variant *out)
 {
     static const char *const kernels[] = { "atto_cross_entropy_forward",
@@ -767,8 +828,11 @@ static bool make_cross_entropy(const int32_t *v, atto__variant *out)
         .target = targets[v[2]],
         .lanes = (atto__lanes)v[3],
         .spread = v[4] == 1,
+        .whole = v[6] == 1,
         .wide = v[5] == 1,
     };
+    if (knobs.whole && knobs.lanes != ATTO_LANES_PART && knobs.lanes != ATTO_LANES_GROUP)
+        return false;
     const bool soft = v[2] >= 2, twice = v[2] == 3 && v[1] == 0;
     if (twice || (soft && !knobs.spread)) return false;
     if (out) atto__cross_entropy_variant(&knobs, out);
@@ -789,8 +853,8 @@ static bool make_cross_entropy_sums(const int32_t *v, atto__variant *out)
     return true;
 }
 
-/* Axes: kernel, dtype, parameters in f32, centred, lanes, items, index. Rows that are not held have half
- * of the items, and backward two kernels. */
+/* Axes: kernel, dtype, parameters in f32, centred, lanes, items, index, whole. Rows that are not held have
+ * half of the items, and backward two kernels. */
 static bool make_norm(const int32_t *v, atto__variant *out)
 {
     static const char *const kernels[] = { "atto_norm_forward", "atto_norm_forward",
@@ -804,7 +868,8 @@ static bool make_norm(const int32_t *v, atto__variant *out)
         .dtype = float_dtypes[v[1]],
         .param = v[2] == 1 ? ATTO_F32 : float_dtypes[v[1]],
         .centred = v[3] == 1,
-        .rows = { lanes[v[4]], items, held },
+        .whole = v[7] == 1,
+        .rows = { .lanes = lanes[v[4]], .items = items, .held = held },
         .wide = v[6] == 1,
     };
     if (items > most || (v[2] == 1 && v[1] == 0)) return false;
@@ -813,7 +878,7 @@ static bool make_norm(const int32_t *v, atto__variant *out)
     return true;
 }
 
-/* Axes: kernel, dtype, parameters in f32, centred, index. */
+/* Axes: kernel, dtype, parameters in f32, centred, index, whole. */
 static bool make_norm_columns(const int32_t *v, atto__variant *out)
 {
     const atto__norm_knobs knobs = {
@@ -821,11 +886,12 @@ static bool make_norm_columns(const int32_t *v, atto__variant *out)
         .dtype = v[0] == 0 ? float_dtypes[v[1]] : ATTO_F32,
         .param = v[0] == 0 && v[2] == 1 ? ATTO_F32 : float_dtypes[v[1]],
         .centred = v[3] == 1,
-        .rows = { 256, 1, false },
+        .whole = v[0] == 0 && v[5] == 1,
+        .rows = { .lanes = 256, .items = 1 },
         .wide = v[4] == 1,
     };
     if (v[2] == 1 && (v[0] == 1 || v[1] == 0)) return false;
-    if (v[0] == 1 && v[3] == 0) return false;
+    if (v[0] == 1 && (v[3] == 0 || v[5] == 1)) return false;
     if (out) atto__norm_variant(&knobs, out);
     return true;
 }
@@ -1104,7 +1170,18 @@ static bool make_pool(const int32_t *v, atto__variant *out)
     knobs.window = windows[v[6]];
     if (v[0] == 2 && v[1] == 1) return false;
     if (v[0] == 0 && !knobs.channels && knobs.vectors) return false;
-    if (knobs.window && !(v[0] == 0 && knobs.channels && knobs.vectors)) return false;
+    if (knobs.window && !(v[0] != 1 && knobs.channels && knobs.vectors)) return false;
+    if (out) atto__pool_variant(&knobs, out);
+    return true;
+}
+
+/* Axes: what, dtype, index, vectors, channels. */
+static bool make_pool_whole(const int32_t *v, atto__variant *out)
+{
+    atto__pool_knobs knobs = pool_knobs("atto_pool_backward_whole", v[0], v[1], v[2]);
+    knobs.vectors = v[3] == 1;
+    knobs.channels = v[4] == 1;
+    if (v[0] == 1) return false;
     if (out) atto__pool_variant(&knobs, out);
     return true;
 }
@@ -1142,10 +1219,10 @@ static const plan plans[] = {
     { "reduce", 4, { 2, ATTO_FORM_COUNT, 3, 2 }, make_spread },
     { "tensor", 4, { 5, 5, ATTO_FORM_COUNT, 2 }, make_copy },
     { "tensor", 3, { 3, ATTO_FORM_COUNT, 2 }, make_fill },
-    { "cross_entropy", 6, { 2, 3, 4, ATTO_LANES_COUNT, 2, 2 }, make_cross_entropy },
+    { "cross_entropy", 7, { 2, 3, 4, ATTO_LANES_COUNT, 2, 2, 2 }, make_cross_entropy },
     { "cross_entropy", 2, { 2, 2 }, make_cross_entropy_sums },
-    { "layer_norm", 7, { 4, 3, 2, 2, 4, 4, 2 }, make_norm },
-    { "layer_norm", 5, { 2, 3, 2, 2, 2 }, make_norm_columns },
+    { "layer_norm", 8, { 4, 3, 2, 2, 4, 4, 2, 2 }, make_norm },
+    { "layer_norm", 6, { 2, 3, 2, 2, 2, 2 }, make_norm_columns },
     { "batch_norm", 5, { 4, 3, 2, 2, 2 }, make_batch_norm },
     { "batch_norm", 2, { 2, 3 }, make_batch_norm_merge },
     { "group_norm", 1, { 1 }, make_group_norm },
@@ -1166,6 +1243,7 @@ static const plan plans[] = {
     { "nll_loss", 1, { 1 }, make_nll_loss_finish },
     { "pool", 7, { 3, 4, 3, 2, 2, 2, 3 }, make_pool },
     { "pool", 5, { 2, 4, 3, 2, 2 }, make_pool_paired },
+    { "pool", 5, { 4, 3, 2, 2, 2 }, make_pool_whole },
 };
 
 /* Pairs of values that no chosen variant has yet. An axis is paired with itself too, so that a

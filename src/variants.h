@@ -101,6 +101,7 @@ typedef struct atto__cross_entropy_knobs {
     atto_dtype dtype, target;
     atto__lanes lanes;
     bool spread; /* every class has a share of the target; always so with probabilities */
+    bool whole;  /* rows are made of 16-byte vectors; many classes only */
     bool wide;
 } atto__cross_entropy_knobs;
 
@@ -108,19 +109,33 @@ void atto__cross_entropy_variant(const atto__cross_entropy_knobs *knobs, atto__v
 
 /* layer_norm.cl: how the work-items of a work-group share out rows. */
 typedef struct atto__row_shape {
-    int32_t lanes; /* work-items of a row, a power of two */
-    int32_t items; /* 16-byte vectors that a lane has at a time */
-    bool held;     /* which is all it has */
+    int32_t lanes;  /* work-items of a row, a power of two */
+    int32_t items;  /* 16-byte vectors that a lane has at a time */
+    bool held;      /* which is all it has */
+    int32_t group;  /* work-items of a work-group; 0: as many as usual on the device */
+    int32_t stages; /* rows on their way in local memory (atto_ahead.h), or 0 */
+    int32_t groups; /* work-groups that share out all rows; 0: as many as it takes */
 } atto__row_shape;
 
-/* For rows of so many slots (elements, and what is empty in front of them) on work-groups of group
- * work-items. many: registers are needed for several arrays of a lane's elements. */
-atto__row_shape atto__row_shape_of(int64_t slots, atto_dtype dtype, int32_t group, bool many);
+/* Where a norm's rows run. */
+typedef struct atto__row_place {
+    int32_t group; /* work-items of a work-group as usual, */
+    int32_t most;  /* and at most */
+    bool stages;   /* copies into local memory need no registers */
+} atto__row_place;
+
+/* For rows of so many slots (elements, and what is empty in front of them). whole: none is, and rows are made of
+ * 16-byte vectors. Here is the place to choose otherwise for a device. */
+atto__row_shape atto__norm_forward_shape(int64_t slots, atto_dtype dtype, bool whole,
+                                         const atto__row_place *place);
+atto__row_shape atto__norm_backward_shape(int64_t slots, atto_dtype dtype, bool whole,
+                                          const atto__row_place *place);
 
 typedef struct atto__norm_knobs {
     const char *kernel; /* "atto_norm_forward" */
     atto_dtype dtype, param;
     bool centred;
+    bool whole; /* rows are made of 16-byte vectors, parameters too */
     atto__row_shape rows;
     bool wide;
 } atto__norm_knobs;

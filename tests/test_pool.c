@@ -388,6 +388,48 @@ static void pool_of_large_windows_matches_oracle(void **state)
     check_window(atto_shape4(1, 4, 64, 64), adaptive2, 2, 2, &turn);
 }
 
+/* The shapes for which OpenCL has kernels of their own, each once, whatever turns are skipped: neighbours whose
+ * windows share elements, along rows and along channels, with odd sizes; one window that is the image. */
+static void pool_of_shapes_with_kernels_matches_oracle(void **state)
+{
+    (void)state;
+    const atto_pool_window two = window2(2, 2, 2, 2, 0, 0), three = window2(3, 3, 2, 2, 1, 1);
+    const test_layout last = LAYOUT_CHANNELS_LAST;
+    const struct {
+        atto_shape shape;
+        atto_pool_window window;
+        int64_t out; /* adaptive */
+        test_layout layout;
+        atto_dtype dtype;
+        int what;
+        bool add;
+    } rows[] = {
+        { atto_shape4(2, 3, 7, 19), three, 0, LAYOUT_DENSE, ATTO_F32, 6, false },
+        { atto_shape4(2, 3, 7, 38), three, 0, LAYOUT_DENSE, ATTO_BF16, 1, true },
+        { atto_shape4(1, 2, 6, 40), two, 0, LAYOUT_DENSE, ATTO_F16, 5, true },
+        { atto_shape4(2, 8, 7, 9), three, 0, last, ATTO_F32, 1, true },
+        { atto_shape4(2, 16, 6, 9), three, 0, last, ATTO_BF16, 5, false },
+        { atto_shape4(1, 8, 9, 8), two, 0, last, ATTO_F16, 0, false },
+        { atto_shape4(2, 3, 8, 40), window2(8, 40, 1, 1, 0, 0), 0, LAYOUT_DENSE, ATTO_F32, 0,
+          true },
+        { atto_shape4(2, 3, 5, 7), adaptive2, 1, LAYOUT_DENSE, ATTO_BF16, 5, false },
+        { atto_shape4(2, 16, 5, 7), adaptive2, 1, last, ATTO_BF16, 0, true },
+        { atto_shape4(2, 12, 6, 7), window2(6, 7, 1, 1, 0, 0), 0, last, ATTO_F32, 6, false },
+        { atto_shape4(2, 3, 6, 7), window2(6, 7, 1, 1, 0, 0), 0, last, ATTO_F32, 2, false },
+    };
+    for (int i = 0; i < COUNT_OF(rows); i++) {
+        pool_case c = { .shape = rows[i].shape,
+                        .window = rows[i].window,
+                        .out = { rows[i].out, rows[i].out },
+                        .layout = rows[i].layout,
+                        .dtype = rows[i].dtype,
+                        .add = rows[i].add,
+                        .seed = 4000 + (uint64_t)i };
+        with_what(rows[i].what, &c);
+        check(&c);
+    }
+}
+
 /* ---- sizes ---- */
 
 /* I10 */
@@ -1172,6 +1214,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(pool_of_any_window_matches_oracle),
     cmocka_unit_test(pool_of_adaptive_windows_matches_oracle),
     cmocka_unit_test(pool_of_large_windows_matches_oracle),
+    cmocka_unit_test(pool_of_shapes_with_kernels_matches_oracle),
     cmocka_unit_test(pool_takes_any_size),
     cmocka_unit_test(pool_of_sequences_matches_oracle),
     cmocka_unit_test(pool_takes_any_layout),

@@ -99,6 +99,15 @@ static void arg_positions(atto__args *args, const call *k, bool wide)
     atto__arg_ulong(args, (uint64_t)k->a->ignore_index);
 }
 
+/* Logits and their gradients are 16-byte vectors, and worth a kernel of their own. */
+static bool is_whole(const call *k)
+{
+    const int32_t vector = atto__vector_elements(k->a->x->dtype);
+    const bool aligned = k->c.classes % vector == 0 && k->a->x->offset % vector == 0 &&
+                         (!k->a->dx || k->a->dx->offset % vector == 0);
+    return aligned && (lanes_of(&k->c) == ATTO_LANES_PART || lanes_of(&k->c) == ATTO_LANES_GROUP);
+}
+
 static atto__variant variant_of(const call *k, const char *kernel)
 {
     const atto__cross_entropy_knobs knobs = {
@@ -107,6 +116,7 @@ static atto__variant variant_of(const call *k, const char *kernel)
         .target = k->a->target->dtype,
         .lanes = lanes_of(&k->c),
         .spread = k->c.smoothed,
+        .whole = is_whole(k),
         .wide = is_wide(k),
     };
     atto__variant variant;

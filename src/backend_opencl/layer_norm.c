@@ -14,18 +14,49 @@
 typedef struct call {
     atto_device *dev;
     const atto__row_norm *n;
-    bool wide;
+    bool wide, whole;
 } call;
+
+/* Vectors of 16 bytes begin where the tensor does. */
+static bool is_aligned(const atto_tensor *t)
+{
+    return !t || t->offset % atto__vector_elements(t->dtype) == 0;
+}
 
 static call call_of(atto_device *dev, const atto__row_norm *n)
 {
     const bool wide = dev->options.set.index_bits == 64 || n->cols >= INT32_MAX / 2;
-    return (call){ dev, n, wide };
+    const atto_tensor *tensors[] = { n->x, n->w, n->b, n->y, n->dy, n->dx };
+    bool whole = n->cols % atto__vector_elements(n->x->dtype) == 0;
+    for (size_t i = 0; i < sizeof tensors / sizeof tensors[0]; i++)
+        whole = whole && is_aligned(tensors[i]);
+    return (call){ dev, n, wide, whole };
 }
 
 static int32_t group_of(const call *k)
 {
     return (int32_t)atto__opencl_of(k->dev)->group_size;
+}
+
+#define MOST_WORK_ITEMS 1024 /* of a work-group on NVIDIA's devices */
+#define STAGES_BYTES \
+    49152 /* local memory that they have at least; less means that options say so */
+
+static atto__row_place place_of(const atto_device *dev)
+{
+    const atto__opencl *cl = atto__opencl_of(dev);
+    const int32_t group = (int32_t)cl->group_size, most = dev->info.max_work_group;
+    atto__row_place place = { .group = group, .most = group };
+    if (!cl->nvidia) return place;
+    while (place.most < MOST_WORK_ITEMS && 2 * place.most <= most) place.most *= 2;
+    place.stages = cl->nvidia >= 80 && dev->info.local_bytes >= STAGES_BYTES;
+    return place;
+}
+
+/* Work-items of a work-group. */
+static int32_t items_of(const call *k, const atto__row_shape *rows)
+{
+    return rows->group > 0 ? rows->group : group_of(k);
 }
 
 static void arg_optional(atto__args *args, const atto_tensor *t)
@@ -48,6 +79,7 @@ static atto__variant variant_of(const call *k, const char *kernel, atto_dtype pa
                                      .dtype = k->n->x->dtype,
                                      .param = param,
                                      .centred = k->n->centred,
+                                     .whole = k->whole,
                                      .rows = rows,
                                      .wide = k->wide };
     atto__variant variant;
@@ -80,12 +112,13 @@ static atto_status match_params(const call *k, atto_buffer *header, atto_tensor 
 }
 
 /* A few times the rows that are side by side, if many work-groups are left then: while a row is
- * written the next is already being read. */
-static int64_t rows_ahead(int64_t rows, int64_t side_by_side)
+ * written the next is already being read. Large work-groups, of which few fit beside each other, begin more seldom. */
+static int64_t rows_ahead(int64_t rows, const atto__row_shape *shape, int64_t side_by_side)
 {
+    const int64_t most = shape->lanes >= 512 ? 8 : 4;
     int64_t times = rows / side_by_side / 512;
     if (times < 1) times = 1;
-    return (times > 4 ? 4 : times) * side_by_side;
+    return (times > most ? most : times) * side_by_side;
 }
 
 static atto_status norm_forward(atto_device *dev, const atto__row_norm *n)
@@ -96,9 +129,10 @@ static atto_status norm_forward(atto_device *dev, const atto__row_norm *n)
     const atto_tensor *w, *b;
     ATTO_TRY(match_params(&k, &header, &converted, &w, &b));
     const atto_dtype param = w ? w->dtype : b ? b->dtype : ATTO_F32;
+    const atto__row_place place = place_of(dev);
     const atto__row_shape rows =
-        atto__row_shape_of(n->cols + empty_slots(n), n->x->dtype, group_of(&k), false);
-    const int64_t per_group = rows_ahead(n->rows, group_of(&k) / rows.lanes);
+        atto__norm_forward_shape(n->cols + empty_slots(n), n->x->dtype, k.whole, &place);
+    const int64_t per_group = rows_ahead(n->rows, &rows, items_of(&k, &rows) / rows.lanes);
     const atto__variant variant = variant_of(&k, "atto_norm_forward", param, rows);
     atto__args args;
     args.count = 0;
@@ -112,7 +146,8 @@ static atto_status norm_forward(atto_device *dev, const atto__row_norm *n)
     atto__arg_index(&args, k.wide, n->cols);
     atto__arg_float(&args, n->eps);
     atto__arg_uint(&args, (uint32_t)per_group);
-    return atto__launch(dev, &variant, &args, atto__group_count(n->rows, per_group));
+    return atto__launch_sized(dev, &variant, &args, atto__group_count(n->rows, per_group),
+                              items_of(&k, &rows));
 }
 
 /* ---- backward ---- */
@@ -127,13 +162,23 @@ typedef struct gradient {
     atto_tensor partial, sums; /* no buffer where not needed */
 } gradient;
 
+/* Work-groups side by side in the kernel whose work-items have columns. */
+static int64_t strips_of(const call *k)
+{
+    const int64_t vector = atto__vector_elements(k->n->x->dtype);
+    return atto__group_count(k->n->cols + vector - 1, group_of(k) * vector);
+}
+
 /* So many that sums are few beside the rows, and work-groups many enough for any device. The order of
  * sums depends on nothing but the shape and the work-group's size. */
-static int64_t rows_per_group(int64_t rows, int64_t side_by_side)
+static int64_t rows_per_group(const call *k, const atto__row_shape *shape, int64_t side_by_side)
 {
-    int64_t per_group = rows / 512;
+    const int64_t rows = k->n->rows, groups = shape->groups;
+    int64_t per_group = groups > 0    ? atto__group_count(rows, groups)
+                        : shape->held ? rows / 512
+                                      : rows * strips_of(k) / 512;
     if (per_group < 8) per_group = 8;
-    if (per_group > 64) per_group = 64;
+    if (per_group > 64 && groups == 0) per_group = 64;
     if (per_group < rows / 1024) per_group = rows / 1024;
     return (per_group + side_by_side - 1) / side_by_side * side_by_side;
 }
@@ -145,11 +190,12 @@ static atto_status plan_gradient(atto_device *dev, const atto__row_norm *n, grad
     g->partial = g->sums = atto_tensor_of(NULL, ATTO_F32, atto_shape1(0), 0);
     const int64_t vector = atto__vector_elements(n->x->dtype);
     const int64_t slots = n->cols + (n->cols % vector == 0 ? n->x->offset % vector : 0);
-    g->rows = atto__row_shape_of(slots, n->x->dtype, group_of(&g->k), true);
+    const atto__row_place place = place_of(dev);
+    g->rows = atto__norm_backward_shape(slots, n->x->dtype, g->k.whole, &place);
     g->wants_sums = n->dw || n->db;
-    const int64_t side_by_side = g->rows.held ? group_of(&g->k) / g->rows.lanes : 1;
-    g->per_group =
-        g->wants_sums || !g->rows.held ? rows_per_group(n->rows, side_by_side) : side_by_side;
+    const int64_t side_by_side = g->rows.held ? items_of(&g->k, &g->rows) / g->rows.lanes : 1;
+    g->per_group = g->wants_sums || !g->rows.held ? rows_per_group(&g->k, &g->rows, side_by_side)
+                                                  : side_by_side;
     g->groups = (n->rows + g->per_group - 1) / g->per_group;
     if (g->wants_sums)
         ATTO_TRY(take_floats(dev, g->groups * 2 * n->cols, &g->partial_header, &g->partial));
@@ -187,7 +233,7 @@ static atto_status launch_held(const gradient *g)
     const atto__variant variant =
         variant_of(&g->k, "atto_norm_backward", param_of(g->k.n), g->rows);
     arg_gradient(&args, g);
-    return atto__launch(g->k.dev, &variant, &args, g->groups);
+    return atto__launch_sized(g->k.dev, &variant, &args, g->groups, items_of(&g->k, &g->rows));
 }
 
 /* Rows that are not held. */
@@ -195,9 +241,8 @@ static atto_status launch_columns(const gradient *g)
 {
     const atto__row_norm *n = g->k.n;
     const int32_t group = group_of(&g->k);
-    const int64_t vector = atto__vector_elements(n->x->dtype);
-    const int64_t strips = atto__group_count(n->cols + vector - 1, group * vector);
-    const atto__row_shape one = { group, 1, false };
+    const int64_t strips = strips_of(&g->k);
+    const atto__row_shape one = { .lanes = group, .items = 1 };
     const atto__variant sums = variant_of(&g->k, "atto_norm_sums", param_of(n), g->rows);
     const atto__variant columns = variant_of(&g->k, "atto_norm_columns", param_of(n), one);
     atto__args args;
@@ -219,7 +264,7 @@ static atto_status launch_join(const gradient *g, const atto_tensor *dw, const a
                                      .dtype = ATTO_F32,
                                      .param = dw ? dw->dtype : db->dtype,
                                      .centred = true,
-                                     .rows = { group, 1, false },
+                                     .rows = { .lanes = group, .items = 1 },
                                      .wide = g->k.wide };
     atto__variant variant;
     atto__args args;
@@ -284,20 +329,28 @@ atto_status atto__opencl_rms_norm_backward(atto_device *dev, const struct atto_r
 /* Rows of 1024 in that dtype, which are held. */
 static atto_status prepare(atto_device *dev, atto_dtype dtype, bool centred)
 {
-    static const char *const kernels[] = { "atto_norm_forward", "atto_norm_backward",
-                                           "atto_norm_join" };
-    const int32_t group = (int32_t)atto__opencl_of(dev)->group_size;
+    const atto__row_place place = place_of(dev);
+    const atto__norm_knobs knobs[] = {
+        { .kernel = "atto_norm_forward",
+          .dtype = dtype,
+          .centred = centred,
+          .whole = true,
+          .rows = atto__norm_forward_shape(1024, dtype, true, &place) },
+        { .kernel = "atto_norm_backward",
+          .dtype = dtype,
+          .centred = centred,
+          .whole = true,
+          .rows = atto__norm_backward_shape(1024, dtype, true, &place) },
+        { .kernel = "atto_norm_join",
+          .dtype = ATTO_F32,
+          .centred = true,
+          .rows = { .lanes = place.group, .items = 1 } },
+    };
     for (int32_t i = 0; i < 3; i++) {
-        const atto__row_shape join = { group, 1, false };
-        const atto__norm_knobs knobs = {
-            .kernel = kernels[i],
-            .dtype = i == 2 ? ATTO_F32 : dtype,
-            .param = ATTO_F32,
-            .centred = i == 2 || centred,
-            .rows = i == 2 ? join : atto__row_shape_of(1024, dtype, group, i == 1),
-        };
         atto__variant variant;
-        atto__norm_variant(&knobs, &variant);
+        atto__norm_knobs k = knobs[i];
+        k.param = ATTO_F32;
+        atto__norm_variant(&k, &variant);
         ATTO_TRY(atto__prepare(dev, &variant));
     }
     return ATTO_OK;

@@ -31,6 +31,12 @@ static bool is_long(const atto__pool_axis *a)
            a->kernel > most / a->dilation;
 }
 
+/* The one window of an adaptive axis is the axis. */
+static void fix_window(atto__pool_axis *a)
+{
+    if (a->kernel == 0 && a->out == 1) *a = (atto__pool_axis){ a->in, 1, a->in, 1, 0, 1 };
+}
+
 static call call_of(atto_device *dev, const atto__pooling *p, const atto_tensor *big,
                     const atto_tensor *small, const atto_tensor *indices,
                     const atto__layout *layout)
@@ -43,6 +49,8 @@ static call call_of(atto_device *dev, const atto__pooling *p, const atto_tensor 
                .small = *small,
                .has_indices = indices != NULL };
     if (indices) k.indices = *indices;
+    fix_window(&k.p.h);
+    fix_window(&k.p.w);
     return k;
 }
 
@@ -71,13 +79,19 @@ static int32_t window_edge(const call *k)
     return square && (h->kernel == 2 || h->kernel == 3) ? (int32_t)h->kernel : 0;
 }
 
-/* What the kernels _paired take. */
-static bool is_paired(const call *k)
+/* Two pixels along an axis have the same windows. */
+static bool has_pairs(const call *k)
 {
     const atto__pool_axis *h = &k->p.h, *w = &k->p.w;
     const int32_t edge = window_edge(k);
-    return !k->channels && edge && h->stride == 2 && w->stride == 2 && h->padding == edge - 2 &&
+    return edge && h->stride == 2 && w->stride == 2 && h->padding == edge - 2 &&
            w->padding == edge - 2;
+}
+
+/* What the kernels _paired take. */
+static bool is_paired(const call *k)
+{
+    return !k->channels && has_pairs(k);
 }
 
 /* Elements of the largest window along an axis. */
@@ -92,8 +106,10 @@ static bool can_flatten(const call *k)
 {
     const atto__pool_axis *h = &k->p.h, *w = &k->p.w;
     const bool whole = w->out == 1 && w->kernel == w->in && w->padding == 0 && h->padding == 0;
-    return !k->channels && whole && h->kernel != 0 && h->dilation == 1 && w->dilation == 1 &&
-           atto__pool_fits(h) && (h->in == 1 || k->big.stride[2] == w->in);
+    const int64_t pixel = k->channels ? k->big.stride[3] : 1;
+    const bool unrolled = k->channels && window_edge(k);
+    return !unrolled && whole && h->kernel != 0 && h->dilation == 1 && w->dilation == 1 &&
+           atto__pool_fits(h) && (h->in == 1 || k->big.stride[2] == w->in * pixel);
 }
 
 static void swap_dims(atto_tensor *t)
@@ -296,21 +312,60 @@ static atto_status backward_paired(const call *k)
     atto__pool_knobs knobs = knobs_of(k, "atto_pool_backward_paired");
     knobs.vectors = true;
     knobs.window = window_edge(k);
-    const int64_t runs = arg_call(&args, k, false, size, atto__vector_elements(k->big.dtype));
+    const int64_t runs = arg_call(&args, k, false, size, atto__vector_elements(k->big.dtype) / 2);
     atto__arg_uint(&args, alignment_of(k));
     return launch(k, &knobs, &args, runs);
 }
 
-static atto_status run_backward(const call *k)
+/* One window is the axis. */
+static bool is_whole_axis(const atto__pool_axis *a)
+{
+    return a->out == 1 && a->padding == 0 && a->dilation == 1 && a->kernel == a->in;
+}
+
+/* Images whose rows follow each other. */
+static bool is_whole(const call *k)
+{
+    const int64_t *stride = k->big.stride, pixel = k->channels ? k->p.channels : 1;
+    const bool dense = (k->p.w.in == 1 || stride[3] == pixel) &&
+                       (k->p.h.in == 1 || stride[2] == k->p.w.in * pixel);
+    return dense && is_whole_axis(&k->p.h) && is_whole_axis(&k->p.w);
+}
+
+#define SPREAD 4 /* of the kernel */
+
+static atto_status backward_whole(call *k)
+{
+    const int32_t vector = atto__vector_elements(k->big.dtype);
+    const int64_t group = atto__opencl_of(k->dev)->group_size, pixels = k->p.h.in * k->p.w.in;
+    const int64_t image = k->channels ? pixels * k->p.channels : pixels;
+    const int64_t size[4] = { k->p.batch, k->channels ? 1 : k->p.channels, 1, image };
+    atto__pool_knobs knobs = knobs_of(k, "atto_pool_backward_whole");
+    atto__args args;
+    if (k->p.override == 0.0f) k->p.override = (float)pixels;
+    k->p.w.stride = k->p.channels; /* what the kernel divides by */
+    k->big.stride[2] = image;      /* an image is a row */
+    k->big.stride[3] = k->channels ? image : 1;
+    knobs.vectors =
+        k->channels ? has_channel_vectors(k) : image % vector == 0 && is_aligned(k, &k->big);
+    knobs.wide = k->wide = k->wide || image > INT32_MAX / 2;
+    const int64_t groups =
+        arg_call(&args, k, false, size, SPREAD * group * (knobs.vectors ? vector : 1));
+    return launch(k, &knobs, &args, groups * group);
+}
+
+static atto_status run_backward(call *k)
 {
     atto__args args;
     if (is_paired(k)) return backward_paired(k);
+    if (is_whole(k)) return backward_whole(k);
     const int32_t vector = atto__vector_elements(k->big.dtype);
     const int64_t channels[] = { k->p.batch, half(k->p.h.in), half(k->p.w.in), k->p.channels };
     const int64_t rows[] = { k->p.batch, k->p.channels, k->p.h.in, k->p.w.in };
     atto__pool_knobs knobs = knobs_of(k, "atto_pool_backward");
     knobs.vectors =
         k->channels ? has_channel_vectors(k) : k->p.w.in % vector == 0 && is_aligned(k, &k->big);
+    knobs.window = k->channels && knobs.vectors && has_pairs(k) ? window_edge(k) : 0;
     const int64_t runs =
         arg_call(&args, k, false, k->channels ? channels : rows, knobs.vectors ? vector : 1);
     return launch(k, &knobs, &args, runs);

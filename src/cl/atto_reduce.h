@@ -48,6 +48,17 @@ static inline float atto_swap(float v, uint bit)
     return other;
 }
 
+/* The work-items of a row meet; of rows side by side each has a barrier of its own. */
+#if ATTO_ROWS > 1 && ATTO_ROWS <= 8 && ATTO_LANES > 32
+#define ATTO_MEET()                                                                 \
+    __asm__ volatile("bar.sync %0, %1;"                                             \
+                     :                                                              \
+                     : "r"(1 + (uint)get_local_id(0) / ATTO_LANES), "n"(ATTO_LANES) \
+                     : "memory")
+#else
+#define ATTO_MEET() barrier(CLK_LOCAL_MEM_FENCE)
+#endif
+
 /* a = the block's v; an operation is ATTO_ADD or fmax. */
 #define ATTO_FOLD_BLOCK(a, v, operation)                                                        \
     do {                                                                                        \
@@ -62,9 +73,9 @@ static inline float atto_swap(float v, uint bit)
         if (ATTO_BLOCKS > 1) {                                                         \
             const uint here = get_local_id(0);                                         \
             const uint row = here / ATTO_LANES * ATTO_BLOCKS;                          \
-            barrier(CLK_LOCAL_MEM_FENCE); /* who still reads the last one */           \
+            ATTO_MEET(); /* who still reads the last one */                            \
             if (here % ATTO_BLOCK == 0) scratch[here / ATTO_BLOCK] = a;                \
-            barrier(CLK_LOCAL_MEM_FENCE);                                              \
+            ATTO_MEET();                                                               \
             a = scratch[row];                                                          \
             for (uint k = 1; k < ATTO_BLOCKS; k++) a = operation(a, scratch[row + k]); \
         }                                                                              \
@@ -152,12 +163,12 @@ ATTO_UNROLLED float2 atto_row_top_and_sum(float2 lane, __local float *scratch)
     ATTO_FOLD_BLOCK(top, lane.x, fmax);
     const float share = lane.y * attop_exp_share(lane.x - top);
     ATTO_FOLD_BLOCK(sum, share, ATTO_ADD);
-    barrier(CLK_LOCAL_MEM_FENCE);
+    ATTO_MEET();
     if (here % ATTO_BLOCK == 0) {
         scratch[here / ATTO_BLOCK] = top;
         scratch[ATTO_WG / ATTO_BLOCK + here / ATTO_BLOCK] = sum;
     }
-    barrier(CLK_LOCAL_MEM_FENCE);
+    ATTO_MEET();
     top = scratch[row];
     for (uint k = 1; k < ATTO_BLOCKS; k++) top = fmax(top, scratch[row + k]);
     sum = 0.0f;
@@ -170,13 +181,64 @@ ATTO_UNROLLED float2 atto_row_top_and_sum(float2 lane, __local float *scratch)
 #endif
 }
 
+#if ATTO_NVIDIA >= 70 && ATTO_WG >= 32 && ATTO_LANES > 1
+/* Both in one exchange; nobody reads scratch any more. */
+ATTO_UNROLLED float2 atto_sum2_once(float2 v, __local float2 *scratch)
+{
+    for (uint bit = ATTO_BLOCK / 2; bit > 0; bit /= 2)
+        v += (float2)(atto_swap(v.x, bit), atto_swap(v.y, bit));
+#if ATTO_BLOCKS > 1
+    const uint here = get_local_id(0), row = here / ATTO_LANES * ATTO_BLOCKS;
+    if (here % ATTO_BLOCK == 0) scratch[here / ATTO_BLOCK] = v;
+    ATTO_MEET();
+    v = scratch[row];
+    for (uint k = 1; k < ATTO_BLOCKS; k++) v += scratch[row + k];
+#endif
+    return v;
+}
+#endif
+
 /* Two sums; scratch has ATTO_WG pairs. */
 ATTO_UNROLLED float2 atto_row_sum2(float2 v, __local float2 *scratch)
 {
+#if ATTO_NVIDIA >= 70 && ATTO_WG >= 32 && ATTO_LANES > 1
+    if (ATTO_BLOCKS > 1) ATTO_MEET(); /* who still reads the last one */
+    return atto_sum2_once(v, scratch);
+#else
     __local float *one = (__local float *)scratch;
     const float first = atto_row_sum(v.x, one);
     const float second = atto_row_sum(v.y, one + ATTO_WG);
     return (float2)(first, second);
+#endif
+}
+
+/* One sum of a loop, as below. */
+ATTO_UNROLLED float atto_row_sum_in_turn(float v, __local float2 *scratch, uint turn)
+{
+    __local float *mine = (__local float *)(scratch + turn % 2 * ATTO_WG);
+#if ATTO_NVIDIA >= 70 && ATTO_WG >= 32 && ATTO_LANES > 32
+    const uint here = get_local_id(0), row = here / ATTO_LANES * ATTO_BLOCKS;
+    ATTO_FOLD_BLOCK(v, v, ATTO_ADD);
+    if (here % ATTO_BLOCK == 0) mine[here / ATTO_BLOCK] = v;
+    ATTO_MEET();
+    v = mine[row];
+    for (uint k = 1; k < ATTO_BLOCKS; k++) v += mine[row + k];
+    return v;
+#else
+    return atto_row_sum(v, mine);
+#endif
+}
+
+/* The same in a loop, turn by turn. scratch has 2 * ATTO_WG pairs: who is late still reads those of the
+ * last turn, so that there is one barrier instead of two. */
+ATTO_UNROLLED float2 atto_row_sum2_in_turn(float2 v, __local float2 *scratch, uint turn)
+{
+    scratch += turn % 2 * ATTO_WG;
+#if ATTO_NVIDIA >= 70 && ATTO_WG >= 32 && ATTO_LANES > 1
+    return atto_sum2_once(v, scratch);
+#else
+    return atto_row_sum2(v, scratch);
+#endif
 }
 
 #endif

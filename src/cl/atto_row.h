@@ -9,6 +9,7 @@
  *   -D          default  meaning
  *   ATTO_HELD   0        1: a row's slots are at most ATTO_LEAP, so that each lane has one chunk, which
  *                        stays in registers between the passes of a kernel; 0: each pass reads it again
+ *   ATTO_WHOLE  0        1: rows of all tensors begin at 16 bytes and are made of whole vectors
  *   and ATTO_DTYPE, ATTO_INDEX, ATTO_WG, ATTO_ITEMS of atto_kernel.h, ATTO_LANES of atto_reduce.h
  *
  * A kernel of two passes:
@@ -34,6 +35,9 @@
 #ifndef ATTO_HELD
 #define ATTO_HELD 0
 #endif
+#ifndef ATTO_WHOLE
+#define ATTO_WHOLE 0
+#endif
 
 /* Elements of a chunk, how far apart its vectors lie, and how far chunks. */
 #define ATTO_CHUNK (ATTO_VEC * ATTO_ITEMS)
@@ -48,9 +52,15 @@ typedef struct atto_slots {
     uint whole; /* slots are neighbours, and vectors of them begin at 16 bytes */
 } atto_slots;
 
-#define ATTO_SLOT_OF(at, i)   ((at) + (i) / ATTO_VEC * ATTO_APART + (i) % ATTO_VEC)
-#define ATTO_IS_SLOT(s, at)   ((at) >= (s).first && (at) < (s).end)
+#define ATTO_SLOT_OF(at, i) ((at) + (i) / ATTO_VEC * ATTO_APART + (i) % ATTO_VEC)
+#define ATTO_IS_SLOT(s, at) ((at) >= (s).first && (at) < (s).end)
+#if ATTO_WHOLE
+#define ATTO_IS_VECTOR(s, at) ((at) < (s).end)
+#define ATTO_HAS(s, at, i)    ((at) + (i) / ATTO_VEC * ATTO_APART < (s).end)
+#else
 #define ATTO_IS_VECTOR(s, at) ((s).whole && (at) >= (s).first && (at) + ATTO_VEC <= (s).end)
+#define ATTO_HAS(s, at, i)    ATTO_IS_SLOT(s, ATTO_SLOT_OF(at, i)) /* element i of the chunk */
+#endif
 /* All vectors of a chunk. */
 #define ATTO_IS_FULL(s, at) \
     ((s).whole && (at) >= (s).first && (at) + (ATTO_ITEMS - 1) * ATTO_APART + ATTO_VEC <= (s).end)
@@ -87,7 +97,11 @@ static inline size_t atto_row_start(size_t row, atto_index cols, atto_index step
 static inline atto_slots atto_slots_of(ulong x_at, size_t start, atto_index cols, atto_index step,
                                        uint inside)
 {
+#if ATTO_WHOLE
+    const atto_index first = 0;
+#else
     const atto_index first = step == 1 ? (atto_index)((x_at + start) % ATTO_VEC) : 0;
+#endif
     const atto_slots s = { first, inside ? first + cols : 0, step, step == 1 };
     return s;
 }
@@ -95,21 +109,39 @@ static inline atto_slots atto_slots_of(ulong x_at, size_t start, atto_index cols
 /* The same slots in another tensor, whose vectors may lie otherwise. */
 static inline atto_slots atto_slots_like(atto_slots s, ulong at, size_t start)
 {
+#if ATTO_WHOLE
+    s.whole = 1;
+#else
     s.whole = s.step == 1 && (at + start) % ATTO_VEC == s.first;
+#endif
     return s;
 }
 
 /* ---- chunks ---- */
 
-/* Vectors first, all of them on their way before one is used; then what is none. */
+/* As it is stored, 0 where there is no vector; all of them are on their way before one is used. */
+ATTO_UNROLLED void atto_fetch_chunk(__global const ATTO_T *run, atto_slots s, atto_index at,
+                                    uint4 *raw)
+{
+#pragma unroll
+    for (uint j = 0; j < ATTO_ITEMS; j++)
+        raw[j] = ATTO_IS_VECTOR(s, at + j * ATTO_APART)
+                     ? atto_fetch(run, (at + j * ATTO_APART) / ATTO_VEC)
+                     : (uint4)(0);
+}
+
+ATTO_UNROLLED void atto_unpack_chunk(const uint4 *raw, float *v)
+{
+#pragma unroll
+    for (uint j = 0; j < ATTO_ITEMS; j++) atto_unpack(raw[j], v + j * ATTO_VEC);
+}
+
+/* Vectors first, then what is none. */
 ATTO_UNROLLED void atto_load_ragged(__global const ATTO_T *run, atto_slots s, atto_index at,
                                     float fill, float *v)
 {
     uint4 raw[ATTO_ITEMS];
-#pragma unroll
-    for (uint j = 0; j < ATTO_ITEMS; j++)
-        if (ATTO_IS_VECTOR(s, at + j * ATTO_APART))
-            raw[j] = atto_fetch(run, (at + j * ATTO_APART) / ATTO_VEC);
+    atto_fetch_chunk(run, s, at, raw);
 #pragma unroll
     for (uint j = 0; j < ATTO_ITEMS; j++) {
         const atto_index c = at + j * ATTO_APART;
@@ -119,7 +151,7 @@ ATTO_UNROLLED void atto_load_ragged(__global const ATTO_T *run, atto_slots s, at
 #pragma unroll
             for (uint k = 0; k < ATTO_VEC; k++)
                 v[j * ATTO_VEC + k] =
-                    ATTO_IS_SLOT(s, c + k) ? atto_load(run, (c + k) * s.step) : fill;
+                    !ATTO_WHOLE && ATTO_IS_SLOT(s, c + k) ? atto_load(run, (c + k) * s.step) : fill;
         }
     }
 }
@@ -128,13 +160,16 @@ ATTO_UNROLLED void atto_load_ragged(__global const ATTO_T *run, atto_slots s, at
 ATTO_UNROLLED void atto_load_chunk(__global const ATTO_T *run, atto_slots s, atto_index at,
                                    float fill, float *v)
 {
-    if (ATTO_IS_FULL(s, at)) {
+    if (ATTO_WHOLE && fill == 0.0f) {
+        uint4 raw[ATTO_ITEMS];
+        atto_fetch_chunk(run, s, at, raw);
+        atto_unpack_chunk(raw, v);
+    } else if (ATTO_IS_FULL(s, at)) {
         uint4 raw[ATTO_ITEMS];
 #pragma unroll
         for (uint j = 0; j < ATTO_ITEMS; j++)
             raw[j] = atto_fetch(run, (at + j * ATTO_APART) / ATTO_VEC);
-#pragma unroll
-        for (uint j = 0; j < ATTO_ITEMS; j++) atto_unpack(raw[j], v + j * ATTO_VEC);
+        atto_unpack_chunk(raw, v);
     } else {
         atto_load_ragged(run, s, at, fill, v);
     }
@@ -149,26 +184,31 @@ ATTO_UNROLLED void atto_load_again(__global const ATTO_T *run, atto_slots s, att
 #endif
 }
 
+/* The vector at slot c. */
+ATTO_UNROLLED void atto_store_vector(__global ATTO_T *run, atto_slots s, atto_index c,
+                                     const float *v)
+{
+    if (ATTO_IS_VECTOR(s, c)) {
+        atto_put(run, c / ATTO_VEC, atto_pack(v));
+    } else if (!ATTO_WHOLE) {
+#pragma unroll
+        for (uint k = 0; k < ATTO_VEC; k++)
+            if (ATTO_IS_SLOT(s, c + k)) atto_store(run, (c + k) * s.step, v[k]);
+    }
+}
+
 ATTO_UNROLLED void atto_store_chunk(__global ATTO_T *run, atto_slots s, atto_index at,
                                     const float *v)
 {
-    if (ATTO_IS_FULL(s, at)) {
+    if (!ATTO_WHOLE && ATTO_IS_FULL(s, at)) {
 #pragma unroll
         for (uint j = 0; j < ATTO_ITEMS; j++)
             atto_put(run, (at + j * ATTO_APART) / ATTO_VEC, atto_pack(v + j * ATTO_VEC));
         return;
     }
 #pragma unroll
-    for (uint j = 0; j < ATTO_ITEMS; j++) {
-        const atto_index c = at + j * ATTO_APART;
-        if (ATTO_IS_VECTOR(s, c)) {
-            atto_put(run, c / ATTO_VEC, atto_pack(v + j * ATTO_VEC));
-        } else {
-#pragma unroll
-            for (uint k = 0; k < ATTO_VEC; k++)
-                if (ATTO_IS_SLOT(s, c + k)) atto_store(run, (c + k) * s.step, v[j * ATTO_VEC + k]);
-        }
-    }
+    for (uint j = 0; j < ATTO_ITEMS; j++)
+        atto_store_vector(run, s, at + j * ATTO_APART, v + j * ATTO_VEC);
 }
 
 #endif

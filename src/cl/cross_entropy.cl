@@ -34,6 +34,9 @@ typedef ATTO_PASTE(atto_, ATTO_TARGET) target_t;
 
 /* ---- a position ---- */
 
+/* Side by side: of one, each term would wait for the last. */
+#define PARTS 4
+
 /* In one pass: the sum is scaled down when a chunk has a larger maximum. It starts at a finite number,
  * since -inf - -inf is NaN; a NaN that fmax drops comes back in the sum. Of this lane's classes. */
 ATTO_UNROLLED float2 top_and_sum(__global const ATTO_T *x, atto_slots s)
@@ -42,11 +45,18 @@ ATTO_UNROLLED float2 top_and_sum(__global const ATTO_T *x, atto_slots s)
     for (ATTO_CHUNKS(at, s)) {
         float v[ATTO_CHUNK];
         atto_load_chunk(x, s, at, -INFINITY, v);
-        float larger = top, part = 0.0f;
+        float tops[PARTS], parts[PARTS];
 #pragma unroll
-        for (uint i = 0; i < ATTO_CHUNK; i++) larger = fmax(larger, v[i]);
+        for (uint i = 0; i < PARTS; i++) {
+            tops[i] = top;
+            parts[i] = 0.0f;
+        }
 #pragma unroll
-        for (uint i = 0; i < ATTO_CHUNK; i++) part += attop_exp_share(v[i] - larger);
+        for (uint i = 0; i < ATTO_CHUNK; i++) tops[i % PARTS] = fmax(tops[i % PARTS], v[i]);
+        const float larger = fmax(fmax(tops[0], tops[1]), fmax(tops[2], tops[3]));
+#pragma unroll
+        for (uint i = 0; i < ATTO_CHUNK; i++) parts[i % PARTS] += attop_exp_share(v[i] - larger);
+        const float part = (parts[0] + parts[1]) + (parts[2] + parts[3]);
         sum = sum * attop_exp_share(top - larger) + part;
         top = larger;
     }
@@ -154,7 +164,7 @@ ATTO_KERNEL void atto_cross_entropy_forward(__global const ATTO_T *x, const ulon
         atto_load_chunk(x, s, at, 0.0f, logit);
 #pragma unroll
         for (uint i = 0; i < ATTO_CHUNK; i++) {
-            if (!ATTO_IS_SLOT(s, ATTO_SLOT_OF(at, i))) continue;
+            if (!ATTO_HAS(s, at, i)) continue;
             const float q = target_of(target, weight, ATTO_SLOT_OF(at, i), s, v, r);
             part += q * ((logit[i] - norm.x) - norm.y);
         }
@@ -241,7 +251,7 @@ ATTO_KERNEL void atto_cross_entropy_backward(
 #pragma unroll
         for (uint i = 0; i < ATTO_CHUNK; i++) {
             const atto_index c = ATTO_SLOT_OF(at, i) - s.first;
-            if (!ATTO_IS_SLOT(s, ATTO_SLOT_OF(at, i))) continue;
+            if (!ATTO_HAS(s, at, i)) continue;
             float d = -(g * r.keep) * ((logit[i] - norm.x) - norm.y);
             if (weight) d *= weight[c];
             if (add_dtarget) d += ATTO_PASTE(atto_widen_, ATTO_TARGET)(dtarget[c * step]);

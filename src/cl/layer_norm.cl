@@ -6,7 +6,7 @@
  *              dw = sum over rows of dy n,  db = sum over rows of dy
  *
  * forward: a work-group takes per_group rows of atto_row.h, ATTO_ROWS at a time. Rows that are not held
- * are read twice.
+ * are read twice, by a kernel of the same name.
  *
  * backward: rows that are held are read once. A work-group takes per_group rows, ATTO_ROWS at a time, so
  * that a lane has the same columns in all of them and sums up dw and db on the way; join adds the
@@ -18,9 +18,9 @@
  *   -D            default  meaning
  *   ATTO_CENTRED  1        0: RMS norm
  *   ATTO_PARAM    f32      storage of w and b, and of what join writes
- *   and those of atto_row.h
+ *   and those of atto_row.h and, in backward, atto_ahead.h
  */
-#include "atto_row.h"
+#include "atto_ahead.h"
 
 #ifndef ATTO_CENTRED
 #define ATTO_CENTRED 1
@@ -37,29 +37,88 @@ typedef ATTO_PASTE(atto_, ATTO_PARAM) param_t;
 #define load_param  ATTO_PASTE(atto_widen_, ATTO_PARAM)
 #define store_param ATTO_PASTE(atto_narrow_, ATTO_PARAM)
 
-/* w or b of a chunk's slots; `standard` where there is none. */
+/* w or b of the vector at slot `at`; `standard` where there is none. */
+ATTO_UNROLLED void load_param_vector(__global const param_t *p, ulong p_at, atto_slots s,
+                                     atto_index at, float standard, float *v)
+{
+#if ATTO_WHOLE
+    __global const uint4 *from = (__global const uint4 *)(p + p_at + (at < s.end ? at : 0));
+    uint4 raw[PARAM_PIECES];
+    if (p) { /* a vector that is none does not count */
+#pragma unroll
+        for (uint j = 0; j < PARAM_PIECES; j++) raw[j] = from[j];
+#pragma unroll
+        for (uint j = 0; j < PARAM_PIECES; j++)
+            ATTO_PASTE(atto_unpack_, ATTO_PARAM)(raw[j], v + j * PARAM_VEC);
+    } else {
+#pragma unroll
+        for (uint i = 0; i < ATTO_VEC; i++) v[i] = standard;
+    }
+#else
+#pragma unroll
+    for (uint i = 0; i < ATTO_VEC; i++)
+        v[i] = p && ATTO_IS_SLOT(s, at + i) ? load_param(p[p_at + (at + i - s.first)]) : standard;
+#endif
+}
+
+/* Of a chunk. */
 ATTO_UNROLLED void load_params(__global const param_t *p, ulong p_at, atto_slots s, atto_index at,
                                float standard, float *v)
 {
-    const bool full = at + (ATTO_ITEMS - 1) * ATTO_APART + ATTO_VEC <= s.end;
-    if (p && full && s.first == 0 && p_at % PARAM_VEC == 0) {
-        __global const uint4 *from = (__global const uint4 *)(p + p_at + at);
 #pragma unroll
-        for (uint j = 0; j < ATTO_ITEMS; j++) {
-#pragma unroll
-            for (uint k = 0; k < PARAM_PIECES; k++) ATTO_PASTE(atto_unpack_, ATTO_PARAM)
-            (from[j * (ATTO_APART / PARAM_VEC) + k], v + j * ATTO_VEC + k * PARAM_VEC);
-        }
-        return;
-    }
-#pragma unroll
-    for (uint i = 0; i < ATTO_CHUNK; i++) {
-        const atto_index slot = ATTO_SLOT_OF(at, i);
-        v[i] = p && ATTO_IS_SLOT(s, slot) ? load_param(p[p_at + (slot - s.first)]) : standard;
-    }
+    for (uint j = 0; j < ATTO_ITEMS; j++)
+        load_param_vector(p, p_at, s, at + j * ATTO_APART, standard, v + j * ATTO_VEC);
 }
 
-/* ---- moments ---- */
+/* ---- what a lane holds of a row ---- */
+
+/* Packed where rows are whole: f16 and bf16 take half of the registers then. */
+typedef struct held {
+#if ATTO_WHOLE
+    uint4 raw[ATTO_ITEMS];
+#else
+    float v[ATTO_CHUNK];
+#endif
+} held;
+
+/* The compiler forgets what it has unpacked, which it would keep in registers until it is needed again. */
+#if ATTO_WHOLE && ATTO_NVIDIA && ATTO_VEC > 4
+#define FORGET(h)                                                                \
+    _Pragma("unroll") for (uint j_ = 0; j_ < ATTO_ITEMS; j_++) __asm__ volatile( \
+        "" : "+r"((h).raw[j_].x), "+r"((h).raw[j_].y), "+r"((h).raw[j_].z), "+r"((h).raw[j_].w))
+#else
+#define FORGET(h)
+#endif
+
+/* 0 in empty slots. */
+ATTO_UNROLLED void hold(__global const ATTO_T *run, atto_slots s, held *h)
+{
+#if ATTO_WHOLE
+    atto_fetch_chunk(run, s, ATTO_LANE() * ATTO_VEC, h->raw);
+#else
+    atto_load_chunk(run, s, ATTO_LANE() * ATTO_VEC, 0.0f, h->v);
+#endif
+}
+
+/* Vector j. */
+ATTO_UNROLLED void unpack_vector(const held *h, uint j, float *v)
+{
+#if ATTO_WHOLE
+    atto_unpack(h->raw[j], v);
+#else
+#pragma unroll
+    for (uint i = 0; i < ATTO_VEC; i++) v[i] = h->v[j * ATTO_VEC + i];
+#endif
+}
+
+/* Its first slot. */
+#define VECTOR_AT(j) (ATTO_LANE() * ATTO_VEC + (j)*ATTO_APART)
+
+/* A sum has so many parts side by side: of one, each term would wait for the last. */
+#define PARTS           4
+#define SUM_OF_PARTS(p) (((p)[0] + (p)[1]) + ((p)[2] + (p)[3]))
+
+/* ---- forward ---- */
 
 typedef struct row_moments {
     float mean, rest; /* the mean is their sum: rest is what rounding took from it */
@@ -72,8 +131,136 @@ static inline float rstd_of(float variance, float eps)
     return attop_rsqrt((variance < 0.0f ? 0.0f : variance) + eps);
 }
 
-#if ATTO_CENTRED && !ATTO_HELD
-/* Elements, their mean, and the sum of squares about it. */
+static inline float normalised(float x, row_moments m)
+{
+#if ATTO_CENTRED
+    return ((x - m.mean) - m.rest) * m.rstd;
+#else
+    return x * m.rstd;
+#endif
+}
+
+#define FORWARD_PARAMETERS                                                                    \
+    __global const ATTO_T *x, const ulong x_at, __global const param_t *w, const ulong w_at,  \
+        __global const param_t *b, const ulong b_at, __global ATTO_T *y, const ulong y_at,    \
+        __global float *mean, const ulong mean_at, __global float *rstd, const ulong rstd_at, \
+        const ulong rows, const atto_index cols, const float eps, const uint per_group
+
+#if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_norm_forward)
+#if ATTO_HELD
+
+/* The next row is on its way while the work-items of this one wait for each other, where there are
+ * registers for it. */
+#if ATTO_NVIDIA && ATTO_WHOLE
+#define FORWARD_AHEAD 1
+#else
+#define FORWARD_AHEAD (ATTO_CHUNK <= 16)
+#endif
+
+/* A row's slots, none behind the last row, and where its first one is. */
+static inline atto_slots slots_of_row(ulong x_at, atto_index cols, size_t row, size_t end)
+{
+    return atto_slots_of(x_at, row < end ? row * cols : 0, cols, 1, row < end);
+}
+
+static inline __global const ATTO_T *run_of_row(__global const ATTO_T *x, ulong x_at,
+                                                atto_index cols, size_t row, size_t end)
+{
+    const size_t start = row < end ? row * cols : 0;
+    return x + x_at + start - slots_of_row(x_at, cols, row, end).first;
+}
+
+/* Sums of deviations from mean and of their squares, of this lane's elements. */
+ATTO_UNROLLED float2 deviations(const held *h, atto_slots s, float mean)
+{
+    float2 about[PARTS];
+#pragma unroll
+    for (uint k = 0; k < PARTS; k++) about[k] = (float2)(0.0f, 0.0f);
+#pragma unroll
+    for (uint j = 0; j < ATTO_ITEMS; j++) {
+        float v[ATTO_VEC];
+        if (ATTO_WHOLE && !ATTO_IS_VECTOR(s, VECTOR_AT(j))) continue;
+        unpack_vector(h, j, v);
+#pragma unroll
+        for (uint i = 0; i < ATTO_VEC; i++) {
+            const float d = ATTO_WHOLE || ATTO_IS_SLOT(s, VECTOR_AT(j) + i) ? v[i] - mean : 0.0f;
+            about[i % PARTS] += (float2)(d, d * d);
+        }
+    }
+    return SUM_OF_PARTS(about);
+}
+
+ATTO_UNROLLED row_moments moments_of(held *h, atto_slots s, atto_index cols, float eps,
+                                     __local float2 *scratch, uint turn)
+{
+    row_moments m = { 0.0f, 0.0f, 0.0f };
+    float part[PARTS] = { 0.0f, 0.0f, 0.0f, 0.0f };
+#pragma unroll
+    for (uint j = 0; j < ATTO_ITEMS; j++) {
+        float v[ATTO_VEC];
+        unpack_vector(h, j, v);
+#pragma unroll
+        for (uint i = 0; i < ATTO_VEC; i++) part[i % PARTS] += ATTO_CENTRED ? v[i] : v[i] * v[i];
+    }
+    FORGET(*h);
+#if ATTO_CENTRED
+    m.mean = atto_row_sum_in_turn(SUM_OF_PARTS(part), scratch, 0) / (float)cols;
+    const float2 about = atto_row_sum2_in_turn(deviations(h, s, m.mean), scratch, 1) / (float)cols;
+    m.rest = about.x;
+    m.rstd = rstd_of(about.y - about.x * about.x, eps);
+#else
+    m.rstd = rstd_of(atto_row_sum_in_turn(SUM_OF_PARTS(part), scratch, turn) / (float)cols, eps);
+#endif
+    FORGET(*h);
+    return m;
+}
+
+ATTO_KERNEL void atto_norm_forward(FORWARD_PARAMETERS)
+{
+    __local float2 scratch[2 * ATTO_WG];
+    const size_t begin = get_group_id(0) * (size_t)per_group;
+    const size_t end = min(begin + per_group, (size_t)rows);
+    size_t row = begin + get_local_id(0) / ATTO_LANES;
+#if FORWARD_AHEAD
+    held next;
+    hold(run_of_row(x, x_at, cols, row, end), slots_of_row(x_at, cols, row, end), &next);
+#endif
+    for (size_t first = begin, turn = 0; first < end; first += ATTO_ROWS, turn++) { /* for all */
+        const atto_slots s = slots_of_row(x_at, cols, row, end);
+        const size_t start = row < end ? row * cols : 0;
+        const atto_slots to = atto_slots_like(s, y_at, start);
+        __global ATTO_T *out = y + y_at + start - s.first;
+#if FORWARD_AHEAD
+        held here = next;
+        const size_t then = row + ATTO_ROWS;
+        hold(run_of_row(x, x_at, cols, then, end), slots_of_row(x_at, cols, then, end), &next);
+#else
+        held here;
+        hold(run_of_row(x, x_at, cols, row, end), s, &here);
+#endif
+        const row_moments m = moments_of(&here, s, cols, eps, scratch, (uint)turn);
+#pragma unroll
+        for (uint j = 0; j < ATTO_ITEMS; j++) {
+            float v[ATTO_VEC], scale[ATTO_VEC], shift[ATTO_VEC];
+            if (ATTO_WHOLE && !ATTO_IS_VECTOR(s, VECTOR_AT(j))) continue;
+            load_param_vector(w, w_at, s, VECTOR_AT(j), 1.0f, scale);
+            load_param_vector(ATTO_CENTRED ? b : 0, b_at, s, VECTOR_AT(j), 0.0f, shift);
+            unpack_vector(&here, j, v);
+#pragma unroll
+            for (uint i = 0; i < ATTO_VEC; i++) v[i] = normalised(v[i], m) * scale[i] + shift[i];
+            atto_store_vector(out, to, VECTOR_AT(j), v);
+        }
+        if (row < end && ATTO_LANE() == 0) {
+            if (mean) mean[mean_at + row] = m.mean + m.rest;
+            if (rstd) rstd[rstd_at + row] = m.rstd;
+        }
+        row += ATTO_ROWS;
+    }
+}
+
+#else
+
+/* Elements, their mean, and the sum of squares about it; of RMS norm the mean is 0. */
 typedef struct lane_moments {
     float n, mean, squares;
 } lane_moments;
@@ -88,54 +275,36 @@ static inline void merge_moments(lane_moments *m, float n, float mean, float squ
     m->squares += squares + apart * apart * (m->n * share);
     m->n = total;
 }
-#endif
 
-/* Of the row whose chunk is v if it is held, else of all its chunks, which v ends as the last of. */
-ATTO_UNROLLED row_moments moments_of(__global const ATTO_T *x, atto_slots s, atto_index cols,
-                                     float eps, float *v, __local float2 *scratch)
+/* Of one chunk. */
+ATTO_UNROLLED void merge_chunk(lane_moments *m, const float *v, atto_slots s, atto_index at)
 {
-    row_moments m = { 0.0f, 0.0f, 0.0f };
-#if !ATTO_CENTRED
-    float squares = 0.0f;
-    for (ATTO_CHUNKS(at, s)) {
-        atto_load_again(x, s, at, 0.0f, v);
-#pragma unroll
-        for (uint i = 0; i < ATTO_CHUNK; i++) squares += v[i] * v[i];
-    }
-    m.rstd = rstd_of(atto_row_sum(squares, (__local float *)scratch) / (float)cols, eps);
-#elif ATTO_HELD
-    float sum = 0.0f;
-    float2 about = (float2)(0.0f, 0.0f); /* sums of deviations and of their squares */
-    const atto_index at = ATTO_LANE() * ATTO_VEC;
-#pragma unroll
-    for (uint i = 0; i < ATTO_CHUNK; i++) sum += v[i];
-    m.mean = atto_row_sum(sum, (__local float *)scratch) / (float)cols;
+    float sum = 0.0f, n = 0.0f, squares = 0.0f;
 #pragma unroll
     for (uint i = 0; i < ATTO_CHUNK; i++) {
-        const float d = ATTO_IS_SLOT(s, ATTO_SLOT_OF(at, i)) ? v[i] - m.mean : 0.0f;
-        about += (float2)(d, d * d);
+        sum += v[i];
+        n += ATTO_HAS(s, at, i) ? 1.0f : 0.0f;
     }
-    about = atto_row_sum2(about, scratch) / (float)cols;
-    m.rest = about.x;
-    m.rstd = rstd_of(about.y - about.x * about.x, eps);
-#else
+    const float mean = ATTO_CENTRED && n > 0.0f ? sum / n : 0.0f;
+#pragma unroll
+    for (uint i = 0; i < ATTO_CHUNK; i++) {
+        const float d = ATTO_HAS(s, at, i) ? v[i] - mean : 0.0f;
+        squares += d * d;
+    }
+    merge_moments(m, n, mean, squares);
+}
+
+ATTO_UNROLLED row_moments moments_of(__global const ATTO_T *x, atto_slots s, atto_index cols,
+                                     float eps, __local float2 *scratch)
+{
+    row_moments m = { 0.0f, 0.0f, 0.0f };
     lane_moments lane = { 0.0f, 0.0f, 0.0f };
     for (ATTO_CHUNKS(at, s)) {
-        float sum = 0.0f, n = 0.0f, squares = 0.0f;
+        float v[ATTO_CHUNK];
         atto_load_chunk(x, s, at, 0.0f, v);
-#pragma unroll
-        for (uint i = 0; i < ATTO_CHUNK; i++) {
-            sum += v[i];
-            n += ATTO_IS_SLOT(s, ATTO_SLOT_OF(at, i)) ? 1.0f : 0.0f;
-        }
-        const float mean = n > 0.0f ? sum / n : 0.0f;
-#pragma unroll
-        for (uint i = 0; i < ATTO_CHUNK; i++) {
-            const float d = ATTO_IS_SLOT(s, ATTO_SLOT_OF(at, i)) ? v[i] - mean : 0.0f;
-            squares += d * d;
-        }
-        merge_moments(&lane, n, mean, squares);
+        merge_chunk(&lane, v, s, at);
     }
+#if ATTO_CENTRED
     m.mean = atto_row_sum(lane.n * lane.mean, (__local float *)scratch) / (float)cols;
     const float apart = lane.n > 0.0f ? lane.mean - m.mean : 0.0f;
     const float2 about =
@@ -143,43 +312,17 @@ ATTO_UNROLLED row_moments moments_of(__global const ATTO_T *x, atto_slots s, att
         (float)cols;
     m.rest = about.x;
     m.rstd = rstd_of(about.y - about.x * about.x, eps);
+#else
+    m.rstd = rstd_of(atto_row_sum(lane.squares, (__local float *)scratch) / (float)cols, eps);
 #endif
     return m;
 }
 
-/* ---- forward ---- */
-
-#if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_norm_forward)
-
-/* The next row is on its way while the work-items of this one wait for each other, where there are
- * registers for it. */
-#define FORWARD_AHEAD (ATTO_HELD && ATTO_CHUNK <= 16)
-
-/* A row that is held; nothing behind the last one. */
-ATTO_UNROLLED void load_row(__global const ATTO_T *x, ulong x_at, atto_index cols, size_t row,
-                            size_t end, float *v)
-{
-    const uint inside = row < end;
-    const size_t start = inside ? row * cols : 0;
-    const atto_slots s = atto_slots_of(x_at, start, cols, 1, inside);
-    atto_load_chunk(x + x_at + start - s.first, s, ATTO_LANE() * ATTO_VEC, 0.0f, v);
-}
-
-ATTO_KERNEL void atto_norm_forward(__global const ATTO_T *x, const ulong x_at,
-                                   __global const param_t *w, const ulong w_at,
-                                   __global const param_t *b, const ulong b_at, __global ATTO_T *y,
-                                   const ulong y_at, __global float *mean, const ulong mean_at,
-                                   __global float *rstd, const ulong rstd_at, const ulong rows,
-                                   const atto_index cols, const float eps, const uint per_group)
+ATTO_KERNEL void atto_norm_forward(FORWARD_PARAMETERS)
 {
     __local float2 scratch[ATTO_WG];
     const size_t begin = get_group_id(0) * (size_t)per_group;
     const size_t end = min(begin + per_group, (size_t)rows);
-    float v[ATTO_CHUNK];
-#if FORWARD_AHEAD
-    float next[ATTO_CHUNK];
-    load_row(x, x_at, cols, begin + get_local_id(0) / ATTO_LANES, end, next);
-#endif
     for (size_t first = begin; first < end; first += ATTO_ROWS) { /* the same for all */
         const size_t row = first + get_local_id(0) / ATTO_LANES;
         const uint inside = row < end;
@@ -188,30 +331,14 @@ ATTO_KERNEL void atto_norm_forward(__global const ATTO_T *x, const ulong x_at,
         const atto_slots to = atto_slots_like(s, y_at, start);
         __global const ATTO_T *from = x + x_at + start - s.first;
         __global ATTO_T *out = y + y_at + start - s.first;
-#if FORWARD_AHEAD
-#pragma unroll
-        for (uint i = 0; i < ATTO_CHUNK; i++) v[i] = next[i];
-        load_row(x, x_at, cols, row + ATTO_ROWS, end, next);
-#elif ATTO_HELD
-        load_row(x, x_at, cols, row, end, v);
-#endif
-        const row_moments m = moments_of(from, s, cols, eps, v, scratch);
+        const row_moments m = moments_of(from, s, cols, eps, scratch);
         for (ATTO_CHUNKS(at, s)) {
-            float scale[ATTO_CHUNK];
+            float v[ATTO_CHUNK], scale[ATTO_CHUNK], shift[ATTO_CHUNK];
             load_params(w, w_at, s, at, 1.0f, scale);
-#if ATTO_CENTRED
-            float shift[ATTO_CHUNK];
-            load_params(b, b_at, s, at, 0.0f, shift);
-#endif
-            atto_load_again(from, s, at, 0.0f, v);
+            load_params(ATTO_CENTRED ? b : 0, b_at, s, at, 0.0f, shift);
+            atto_load_chunk(from, s, at, 0.0f, v);
 #pragma unroll
-            for (uint i = 0; i < ATTO_CHUNK; i++) {
-#if ATTO_CENTRED
-                v[i] = ((v[i] - m.mean) - m.rest) * m.rstd * scale[i] + shift[i];
-#else
-                v[i] = v[i] * m.rstd * scale[i];
-#endif
-            }
+            for (uint i = 0; i < ATTO_CHUNK; i++) v[i] = normalised(v[i], m) * scale[i] + shift[i];
             atto_store_chunk(out, to, at, v);
         }
         if (inside && ATTO_LANE() == 0) {
@@ -220,6 +347,7 @@ ATTO_KERNEL void atto_norm_forward(__global const ATTO_T *x, const ulong x_at,
         }
     }
 }
+#endif
 #endif
 
 /* ---- backward ---- */
@@ -264,18 +392,53 @@ static inline row_state state_of(__global const float *mean, ulong mean_at,
 
 #if !defined(ATTO_ONE_KERNEL) || (ATTO_HELD && defined(ATTO_KERNEL_atto_norm_backward))
 
-#define AHEAD (ATTO_CHUNK <= 8) /* as in forward; five arrays need registers, too */
+/* x and dy of a lane. */
+typedef struct pair {
+    held x, dy;
+} pair;
 
-/* x and dy of the lane's chunk; 0 behind the last row. */
-ATTO_UNROLLED void load_pair(__global const ATTO_T *x, __global const ATTO_T *dy, atto_slots sx,
-                             atto_slots sdy, atto_index cols, size_t row, size_t rows, float *vx,
-                             float *vdy)
+#if ATTO_STAGES
+ATTO_UNROLLED void ask_for_pair(__global const ATTO_T *x, __global const ATTO_T *dy, atto_slots sx,
+                                atto_slots sdy, atto_index cols, size_t row, size_t end,
+                                __local uint4 *stages, uint turn)
 {
     const atto_index at = ATTO_LANE() * ATTO_VEC;
-    if (row >= rows) sx.end = sdy.end = 0;
-    const size_t start = row < rows ? row * cols : 0;
-    atto_load_chunk(x + start, sx, at, 0.0f, vx);
-    atto_load_chunk(dy + start, sdy, at, 0.0f, vdy);
+    const size_t start = row < end ? row * cols : 0;
+    if (row >= end) sx.end = sdy.end = 0;
+    atto_ask_for_chunk(x + start, sx, at, atto_stage(stages, turn, 2, 0));
+    atto_ask_for_chunk(dy + start, sdy, at, atto_stage(stages, turn, 2, 1));
+    atto_end_asking();
+}
+#else
+/* 0 behind the last row. */
+ATTO_UNROLLED void load_pair(__global const ATTO_T *x, __global const ATTO_T *dy, atto_slots sx,
+                             atto_slots sdy, atto_index cols, size_t row, size_t end, pair *p)
+{
+    const size_t start = row < end ? row * cols : 0;
+    if (row >= end) sx.end = sdy.end = 0;
+    hold(x + start, sx, &p->x);
+    hold(dy + start, sdy, &p->dy);
+}
+#endif
+
+/* n and dy of a row, from what is held of it. */
+ATTO_UNROLLED void unpack_pair(const pair *p, row_state r, float *n, float *dy)
+{
+#pragma unroll
+    for (uint j = 0; j < ATTO_ITEMS; j++) {
+        unpack_vector(&p->x, j, n + j * ATTO_VEC);
+        unpack_vector(&p->dy, j, dy + j * ATTO_VEC);
+    }
+#pragma unroll
+    for (uint i = 0; i < ATTO_CHUNK; i++) n[i] = (n[i] - r.mean) * r.rstd;
+}
+
+/* n = 0 where there is no column, or no row. */
+ATTO_UNROLLED void clear_beyond(float *n, atto_slots s, uint inside)
+{
+#pragma unroll
+    for (uint i = 0; i < ATTO_CHUNK; i++)
+        n[i] = inside && ATTO_HAS(s, ATTO_LANE() * ATTO_VEC, i) ? n[i] : 0.0f;
 }
 
 /* Rows side by side have sums of their own: the first of them gets all, of one vector of columns. scratch
@@ -295,10 +458,17 @@ ATTO_UNROLLED void sum_rows(float *v, __local float *scratch)
 #endif
 }
 
+/* Pairs: two turns of sums, and those of sum_rows. */
+#if ATTO_ROWS > 1 && ATTO_VEC > 4
+#define BACKWARD_SCRATCH (ATTO_VEC / 2 * ATTO_WG)
+#else
+#define BACKWARD_SCRATCH (2 * ATTO_WG)
+#endif
+
 /* partial NULL: no sums are wanted; dx NULL likewise. */
 ATTO_KERNEL void atto_norm_backward(GRADIENT_PARAMETERS)
 {
-    __local float2 scratch[ATTO_VEC / 2 * ATTO_WG]; /* or twice as many floats */
+    __local float2 scratch[BACKWARD_SCRATCH];
     const atto_slots sx = same_slots(x_at, cols);
     const atto_slots sdy = same_slots_like(sx, dy_at), sdx = same_slots_like(sx, dx_at);
     const atto_index at = ATTO_LANE() * ATTO_VEC;
@@ -309,47 +479,65 @@ ATTO_KERNEL void atto_norm_backward(GRADIENT_PARAMETERS)
     dy += dy_at - sx.first;
     if (dx) dx += dx_at - sx.first;
 
-    float scale[ATTO_CHUNK], dw[ATTO_CHUNK], db[ATTO_CHUNK], vx[ATTO_CHUNK], vdy[ATTO_CHUNK];
+    float scale[ATTO_CHUNK], dw[ATTO_CHUNK], db[ATTO_CHUNK], n[ATTO_CHUNK], g[ATTO_CHUNK];
+    uint turn = 0;
     load_params(w, w_at, sx, at, 1.0f, scale);
 #pragma unroll
     for (uint i = 0; i < ATTO_CHUNK; i++) dw[i] = db[i] = 0.0f;
-#if AHEAD
-    float next_x[ATTO_CHUNK], next_dy[ATTO_CHUNK];
-    load_pair(x, dy, sx, sdy, cols, begin + get_local_id(0) / ATTO_LANES, end, next_x, next_dy);
+#if ATTO_STAGES
+    __local uint4 stages[ATTO_STAGE_VECTORS(2)];
+    size_t asked = begin + get_local_id(0) / ATTO_LANES;
+    for (uint k = 0; k + 1 < ATTO_STAGES; k++, asked += ATTO_ROWS)
+        ask_for_pair(x, dy, sx, sdy, cols, asked, end, stages, k);
 #endif
-    for (size_t first = begin; first < end; first += ATTO_ROWS) { /* the same for all */
+    for (size_t first = begin; first < end; first += ATTO_ROWS, turn++) { /* the same for all */
         const size_t row = first + get_local_id(0) / ATTO_LANES;
         const uint inside = row < end;
         const row_state r = state_of(mean, mean_at, rstd, rstd_at, inside ? row : first);
-#if AHEAD
-#pragma unroll
-        for (uint i = 0; i < ATTO_CHUNK; i++) vx[i] = next_x[i], vdy[i] = next_dy[i];
-        load_pair(x, dy, sx, sdy, cols, row + ATTO_ROWS, end, next_x, next_dy);
+        pair p;
+#if ATTO_STAGES
+        ask_for_pair(x, dy, sx, sdy, cols, asked, end, stages, turn + ATTO_STAGES - 1);
+        asked += ATTO_ROWS;
+        atto_await_oldest();
+        atto_take_chunk(atto_stage(stages, turn, 2, 0), p.x.raw);
+        atto_take_chunk(atto_stage(stages, turn, 2, 1), p.dy.raw);
 #else
-        load_pair(x, dy, sx, sdy, cols, row, end, vx, vdy);
+        load_pair(x, dy, sx, sdy, cols, row, end, &p);
 #endif
-        float2 sum = (float2)(0.0f, 0.0f);
+        float2 part[PARTS];
+        unpack_pair(&p, r, n, g);
+        /* dy is 0 there, which is enough unless n is infinite. */
+        if (!ATTO_WHOLE || isinf(r.mean * r.rstd)) clear_beyond(n, sx, inside);
+#pragma unroll
+        for (uint i = 0; i < PARTS; i++) part[i] = (float2)(0.0f, 0.0f);
 #pragma unroll
         for (uint i = 0; i < ATTO_CHUNK; i++) {
-            const bool is_column = inside && ATTO_IS_SLOT(sx, ATTO_SLOT_OF(at, i));
-            vx[i] = is_column ? (vx[i] - r.mean) * r.rstd : 0.0f; /* n */
-            dw[i] += vdy[i] * vx[i];
-            db[i] += vdy[i];
-            vdy[i] *= scale[i]; /* g */
-            sum += (float2)(vdy[i], vdy[i] * vx[i]);
+            dw[i] += g[i] * n[i];
+            db[i] += g[i];
+            g[i] *= scale[i];
+            part[i % PARTS] += (float2)(g[i], g[i] * n[i]);
         }
         /* No `continue` about this: PoCL 3.1 loses its way in loops with barriers then. */
-        sum = atto_row_sum2(sum, scratch) / (float)cols;
+        const float2 all = atto_row_sum2_in_turn(SUM_OF_PARTS(part), scratch, turn);
         if (dx && inside) {
-            float old[ATTO_CHUNK];
-            if (add_dx) atto_load_chunk(dx + row * cols, sdx, at, 0.0f, old);
+            const float centre = ATTO_CENTRED ? r.rstd * (all.x / (float)cols) : 0.0f;
+            const float slope = r.rstd * (all.y / (float)cols);
+#if ATTO_WHOLE && ATTO_VEC > 4 /* of f32 nothing was packed */
+            FORGET(p.x);
+            FORGET(p.dy);
+            unpack_pair(&p, r, n, g);
 #pragma unroll
-            for (uint i = 0; i < ATTO_CHUNK; i++) {
-                const float centre = ATTO_CENTRED ? sum.x : 0.0f;
-                const float d = r.rstd * ((vdy[i] - centre) - vx[i] * sum.y);
-                vx[i] = add_dx ? old[i] + d : d;
+            for (uint i = 0; i < ATTO_CHUNK; i++) g[i] *= scale[i];
+#endif
+#pragma unroll
+            for (uint i = 0; i < ATTO_CHUNK; i++) n[i] = (g[i] * r.rstd - centre) - n[i] * slope;
+            if (add_dx) {
+                float old[ATTO_CHUNK];
+                atto_load_chunk(dx + row * cols, sdx, at, 0.0f, old);
+#pragma unroll
+                for (uint i = 0; i < ATTO_CHUNK; i++) n[i] += old[i];
             }
-            atto_store_chunk(dx + row * cols, sdx, at, vx);
+            atto_store_chunk(dx + row * cols, sdx, at, n);
         }
     }
 
@@ -400,8 +588,7 @@ ATTO_KERNEL void atto_norm_sums(GRADIENT_PARAMETERS)
         for (uint i = 0; i < ATTO_CHUNK; i++) {
             const float g = vdy[i] * scale[i];
             const float n = (vx[i] - r.mean) * r.rstd;
-            sum +=
-                ATTO_IS_SLOT(sx, ATTO_SLOT_OF(at, i)) ? (float2)(g, g * n) : (float2)(0.0f, 0.0f);
+            sum += ATTO_HAS(sx, at, i) ? (float2)(g, g * n) : (float2)(0.0f, 0.0f);
         }
     }
     sum = atto_row_sum2(sum, scratch) / (float)cols;

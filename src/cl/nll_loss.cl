@@ -213,8 +213,20 @@ ATTO_KERNEL void atto_nll_loss_rows(BACKWARD_PARAMETERS, const atto_index4 size,
         const uint whole = slot >= shift && slot + ATTO_VEC <= n + shift;
         float v[ATTO_VEC];
 #pragma unroll
+        for (uint k = 0; k < ATTO_VEC; k++) v[k] = 0.0f;
+        if (whole && col[j] + ATTO_VEC <= size.w) { /* of one row; few have a label */
+            const ulong at = (ulong)label[j] - (ulong)col[j];
+            if (at < ATTO_VEC && counts(label[j], r)) {
+                const float slope = slope_of(weight, dloss, total, each, row[j], label[j]);
+#pragma unroll
+                for (uint k = 0; k < ATTO_VEC; k++) v[k] = k == (uint)at ? slope : 0.0f;
+            }
+            if (col[j] == 0 && is_wrong(label[j], r)) atomic_or(errors + errors_at, BIT_OF_LABELS);
+            atto_put(dx, slot / ATTO_VEC, atto_pack(v));
+            continue;
+        }
+#pragma unroll
         for (uint k = 0; k < ATTO_VEC; k++) {
-            v[k] = 0.0f;
             if (!whole && (slot + k < shift || slot + k >= n + shift)) continue;
             if (col[j] == size.w) { /* the next row */
                 col[j] = 0;

@@ -13,9 +13,11 @@
  *   forward_paired  along width, stride 2, window 2 x 2 without or 3 x 3 with padding 1. Work-item:
  *                   ATTO_VEC neighbouring outputs, from two vectors of each row
  *   backward        work-item: a run of dx; along channels of 2 x 2 pixels
- *   backward_paired as forward_paired: ATTO_VEC windows and what they own, two rows of two vectors
+ *   backward_paired as forward_paired: SPAN = ATTO_VEC / 2 windows and what they own, a vector of two rows
+ *   backward_whole  one window that is the image, whose rows follow each other. A work-group writes SPREAD
+ *                   runs a work-item of one image, along width of one channel of it
  *
- *        w0                                  w0 + 2 VEC        windows of the row: w0 / 2 + 0 1 2 ...
+ *        w0                                  w0 + VEC          windows of the row: w0 / 2 + 0 1 2 ...
  *        | 0   0 | 1   1 | 2   2 | ..        |                 2 x 2
  *      0 | 0  01 | 1  12 | 2  23 | ..        |                 3 x 3, padding 1
  *
@@ -23,8 +25,8 @@
  *   ATTO_MAX       0        1: maxima, 0: means
  *   ATTO_INDEX_OUT 0        bits of an index of maxima: 32, 64; 0: forward without
  *   ATTO_CHANNELS  0        1: unit stride along channels
- *   ATTO_WINDOW    2        paired, and forward along channels: edge of the window, 2 or 3, without
- *                           dilation; 0: any window
+ *   ATTO_WINDOW    2        paired, and along channels: edge of the window, 2 or 3, without dilation, of
+ *                           gradients along channels as the paired ones; 0: any window
  *   and ATTO_DTYPE, ATTO_INDEX, ATTO_WG, ATTO_RUN, ATTO_VECTORS of atto_kernel.h
  */
 #include "atto_kernel.h"
@@ -198,6 +200,24 @@ ATTO_UNROLLED void load_part(__global const ATTO_T *p, atto_index at, place coun
     }
 }
 
+#define SPAN (ATTO_VEC / 2)
+
+/* SPAN neighbours of which count exist, others are 0; aligned: they begin at 8 bytes. */
+ATTO_UNROLLED void load_span(__global const ATTO_T *p, atto_index at, place count, uint aligned,
+                             float *v)
+{
+    if (aligned && count >= SPAN) {
+        const uint2 raw = ((__global const uint2 *)p)[at / SPAN];
+        float all[ATTO_VEC];
+        atto_unpack((uint4)(raw.x, raw.y, 0, 0), all);
+#pragma unroll
+        for (int k = 0; k < SPAN; k++) v[k] = all[k];
+    } else {
+#pragma unroll
+        for (int k = 0; k < SPAN; k++) v[k] = k < count ? atto_load(p, at + k) : 0.0f;
+    }
+}
+
 ATTO_UNROLLED void store_part(__global ATTO_T *p, atto_index at, place count, uint aligned,
                               const float *v)
 {
@@ -232,6 +252,27 @@ ATTO_UNROLLED void load_positions(__global const position_t *p, atto_index at, p
     } else {
 #pragma unroll
         for (int k = 0; k < ATTO_VEC; k++) v[k] = k < count ? p[at + k] : (position_t)-1;
+    }
+}
+
+/* SPAN of them. */
+ATTO_UNROLLED void load_span_positions(__global const position_t *p, atto_index at, place count,
+                                       uint aligned, position_t *v)
+{
+    if (aligned && count >= SPAN) {
+#if ATTO_INDEX_OUT == 32 && SPAN == 2
+        const int2 raw = *(__global const int2 *)(p + at);
+        ATTO_SPLIT_2(raw, v);
+#else
+#pragma unroll
+        for (int k = 0; k < SPAN; k += POSITIONS) {
+            const positions_t raw = *(__global const positions_t *)(p + at + k);
+            ATTO_SPLIT_POSITIONS(raw, v + k);
+        }
+#endif
+    } else {
+#pragma unroll
+        for (int k = 0; k < SPAN; k++) v[k] = k < count ? p[at + k] : (position_t)-1;
     }
 }
 
@@ -548,6 +589,8 @@ ATTO_KERNEL void atto_pool_forward_paired(FORWARD_PARAMETERS, const uint aligned
 /* ---- backward ---- */
 
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_pool_backward)
+#define OWNERS (ATTO_WINDOW - 1) /* windows along an axis that reach two pixels */
+
 #if !ATTO_MAX
 /* What a window's gradient is multiplied by. */
 static inline float share_of(axis rows, axis columns, place oh, place ow, float override,
@@ -569,6 +612,57 @@ ATTO_KERNEL void atto_pool_backward(BACKWARD_PARAMETERS)
 #if ATTO_INDEX_OUT
     indices += indices_at + REST_OF(at, indices_stride);
 #endif
+#if ATTO_CHANNELS && ATTO_WINDOW && ATTO_VECTORS
+    /* The windows that own the pixels; what does not exist is 0, and no index. */
+    uint4 raw[OWNERS * OWNERS];
+#if ATTO_MAX
+    position_t index[OWNERS * OWNERS][ATTO_VEC];
+#else
+    float share[OWNERS * OWNERS];
+#endif
+#pragma unroll
+    for (int i = 0; i < OWNERS * OWNERS; i++) {
+        const place oh = (place)HEIGHT_OF(at) + i / OWNERS, ow = (place)WIDTH_OF(at) + i % OWNERS;
+        const uint exists = oh < rows.out && ow < columns.out;
+        raw[i] = exists ? atto_fetch(dy, PIXEL(oh, ow, dy_stride) / ATTO_VEC) : (uint4)(0);
+#if ATTO_MAX
+        load_positions(indices, PIXEL(oh, ow, indices_stride), exists ? ATTO_VEC : 0, 1, index[i]);
+#else
+        share[i] = exists ? share_of(rows, columns, oh, ow, override, exclude) : 0.0f;
+#endif
+    }
+#pragma unroll
+    for (int pixel = 0; pixel < 4; pixel++) {
+        const int down = pixel / 2, right = pixel % 2;
+        const place r = 2 * (place)HEIGHT_OF(at) + down, q = 2 * (place)WIDTH_OF(at) + right;
+        if (r >= rows.in || q >= columns.in) continue;
+        float sum[ATTO_VEC];
+#pragma unroll
+        for (uint k = 0; k < ATTO_VEC; k++) sum[k] = 0.0f;
+#pragma unroll
+        for (int i = 0; i < OWNERS * OWNERS; i++) {
+            float v[ATTO_VEC];
+            if (i / OWNERS > down || i % OWNERS > right) continue;
+            atto_unpack(raw[i], v);
+#pragma unroll
+            for (uint k = 0; k < ATTO_VEC; k++) {
+#if ATTO_MAX
+                sum[k] += index[i][k] == (position_t)(r * columns.in + q) ? v[k] : 0.0f;
+#else
+                sum[k] += v[k] * share[i];
+#endif
+            }
+        }
+        const atto_index to = PIXEL(r, q, dx_stride);
+        if (add) {
+            float old[ATTO_VEC];
+            load_run(dx, to, old);
+            atto_add_run(sum, old);
+        }
+        store_run(dx, to, sum);
+    }
+}
+#else
 #if ATTO_CHANNELS
 #pragma unroll
     for (int pixel = 0; pixel < 4; pixel++) {
@@ -644,6 +738,76 @@ ATTO_KERNEL void atto_pool_backward(BACKWARD_PARAMETERS)
     }
 }
 #endif
+#endif
+
+#if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_pool_backward_whole)
+#define SPREAD 4
+
+/* Elements `to`, `to` + 1, ... of an image; its gradients at dy, their indices at `indices`. */
+ATTO_UNROLLED void whole_run(__global const ATTO_T *dy,
+#if ATTO_MAX
+                             __global const position_t *indices,
+#endif
+                             axis channel, atto_index to, float override, float *g)
+{
+#if ATTO_CHANNELS /* a pixel's channels, in which `channel` counts */
+    const place pixel = by_stride(channel, (place)to);
+    const atto_index first = to - (atto_index)(pixel * channel.stride);
+    load_run(dy, first, g);
+#endif
+#if ATTO_MAX && ATTO_CHANNELS
+    position_t index[ATTO_RUN];
+    load_run_positions(indices, first, index);
+#elif ATTO_MAX
+    const position_t index = indices[0];
+#endif
+#pragma unroll
+    for (uint k = 0; k < ATTO_RUN; k++) {
+#if ATTO_MAX && ATTO_CHANNELS
+        g[k] = index[k] == (position_t)pixel ? g[k] : 0.0f;
+#elif ATTO_MAX
+        g[k] = index == (position_t)(to + k) ? atto_load(dy, 0) : 0.0f;
+#elif ATTO_CHANNELS
+            g[k] *= 1.0f / override;
+#else
+            g[k] = atto_load(dy, 0) * (1.0f / override);
+#endif
+    }
+}
+
+/* The walk is over work-groups, of which size.w have an image, or along width a channel of it; row: elements of
+ * that. override: what sums are divided by. */
+ATTO_KERNEL void atto_pool_backward_whole(BACKWARD_PARAMETERS)
+{
+    const axis channel = AXIS_OF(w);
+    const atto_index4 at = atto_walk((atto_index)get_group_id(0), size, magic, shift);
+    const atto_index first =
+        at.w * (SPREAD * ATTO_WG) + (atto_index)get_local_id(0) * ATTO_RUN; /* at.w: runs */
+    dy += dy_at + (at.x * dy_stride.x + (ATTO_CHANNELS ? 0 : at.y * dy_stride.y));
+    dx += dx_at + (at.x * dx_stride.x + (ATTO_CHANNELS ? 0 : at.y * dx_stride.y));
+#if ATTO_MAX
+    indices +=
+        indices_at + (at.x * indices_stride.x + (ATTO_CHANNELS ? 0 : at.y * indices_stride.y));
+#endif
+#pragma unroll
+    for (uint j = 0; j < SPREAD; j++) {
+        const atto_index to = first + j * (ATTO_WG * ATTO_RUN);
+        float g[ATTO_RUN];
+        if (to >= row) continue;
+#if ATTO_MAX
+        whole_run(dy, indices, channel, to, override, g);
+#else
+        whole_run(dy, channel, to, override, g);
+#endif
+        if (add) {
+            float old[ATTO_RUN];
+            load_run(dx, to, old);
+            atto_add_run(g, old);
+        }
+        store_run(dx, to, g);
+    }
+}
+#endif
 
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_pool_backward_paired)
 /* aligned: bit 0: rows of dx begin at 16 bytes, 1: those of dy, 2: those of indices. */
@@ -653,16 +817,16 @@ ATTO_KERNEL void atto_pool_backward_paired(BACKWARD_PARAMETERS, const uint align
     if (t >= runs) return;
     const axis rows = AXIS_OF(h), columns = AXIS_OF(w);
     const atto_index4 at = atto_walk(t, size, magic, shift);
-    const place ow = (place)at.w, top = 2 * (place)at.z, left = 2 * ow;
+    const place ow = (place)at.w / 2, top = 2 * (place)at.z, left = 2 * ow;
     dy += dy_at + REST_OF(at, dy_stride);
     dx += dx_at + REST_OF(at, dx_stride);
 #if ATTO_INDEX_OUT
     indices += indices_at + REST_OF(at, indices_stride);
 #endif
     /* Outputs of a row; what does not exist is 0, and no index. */
-    float v[ATTO_WINDOW - 1][ATTO_VEC + 1];
+    float v[ATTO_WINDOW - 1][SPAN + 1];
 #if ATTO_MAX
-    position_t index[ATTO_WINDOW - 1][ATTO_VEC + 1];
+    position_t index[ATTO_WINDOW - 1][SPAN + 1];
 #endif
 #pragma unroll
     for (int i = 0; i < ATTO_WINDOW - 1; i++) {
@@ -670,18 +834,17 @@ ATTO_KERNEL void atto_pool_backward_paired(BACKWARD_PARAMETERS, const uint align
         const uint inside = oh < rows.out;
         const place count = inside ? columns.out - ow : 0;
         const atto_index from = PIXEL(inside ? oh : 0, ow, dy_stride);
-        load_part(dy, from, count, aligned & 2u, v[i]);
-        v[i][ATTO_VEC] =
-            ATTO_WINDOW == 3 && count > ATTO_VEC ? atto_load(dy, from + ATTO_VEC) : 0.0f;
+        load_span(dy, from, count, aligned & 2u, v[i]);
+        v[i][SPAN] = ATTO_WINDOW == 3 && count > SPAN ? atto_load(dy, from + SPAN) : 0.0f;
 #if ATTO_MAX
         const atto_index at_indices = PIXEL(inside ? oh : 0, ow, indices_stride);
-        load_positions(indices, at_indices, count, aligned & 4u, index[i]);
-        index[i][ATTO_VEC] =
-            ATTO_WINDOW == 3 && count > ATTO_VEC ? indices[at_indices + ATTO_VEC] : (position_t)-1;
+        load_span_positions(indices, at_indices, count, aligned & 4u, index[i]);
+        index[i][SPAN] =
+            ATTO_WINDOW == 3 && count > SPAN ? indices[at_indices + SPAN] : (position_t)-1;
 #else
         const window high = window_of(rows, inside ? oh : 0);
 #pragma unroll
-        for (int k = 0; k <= ATTO_VEC; k++) {
+        for (int k = 0; k <= SPAN; k++) {
             if (override != 0.0f) {
                 v[i][k] *= 1.0f / override;
             } else if (k < count) {
@@ -695,9 +858,9 @@ ATTO_KERNEL void atto_pool_backward_paired(BACKWARD_PARAMETERS, const uint align
     for (int row = 0; row < 2; row++) {
         const place r = top + row;
         if (r >= rows.in) continue;
-        float sum[2 * ATTO_VEC];
+        float sum[ATTO_VEC];
 #pragma unroll
-        for (int k = 0; k < 2 * ATTO_VEC; k++) {
+        for (int k = 0; k < ATTO_VEC; k++) {
 #if ATTO_MAX
             const position_t here = (position_t)(r * columns.in + left + k);
 #endif
@@ -714,18 +877,14 @@ ATTO_KERNEL void atto_pool_backward_paired(BACKWARD_PARAMETERS, const uint align
                 }
         }
         const atto_index to = PIXEL(r, left, dx_stride);
+        const place count = columns.in - left;
+        if (add) {
+            float old[ATTO_VEC];
+            load_part(dx, to, count, aligned & 1u, old);
 #pragma unroll
-        for (int half_run = 0; half_run < 2; half_run++) {
-            const place count = columns.in - left - half_run * ATTO_VEC;
-            float *part = sum + half_run * ATTO_VEC;
-            if (add) {
-                float old[ATTO_VEC];
-                load_part(dx, to + half_run * ATTO_VEC, count, aligned & 1u, old);
-#pragma unroll
-                for (int k = 0; k < ATTO_VEC; k++) part[k] += old[k];
-            }
-            store_part(dx, to + half_run * ATTO_VEC, count, aligned & 1u, part);
+            for (int k = 0; k < ATTO_VEC; k++) sum[k] += old[k];
         }
+        store_part(dx, to, count, aligned & 1u, sum);
     }
 }
 #endif
