@@ -16,6 +16,13 @@
     X(ELEMENTWISE, elementwise, "vectors")                          \
     X(SOFTMAX_FORWARD, softmax_forward, "lanes,items,held,group")   \
     X(SOFTMAX_BACKWARD, softmax_backward, "lanes,items,held,group") \
+    X(CROSS_ENTROPY_FORWARD, cross_entropy_forward, "lanes")        \
+    X(CROSS_ENTROPY_BACKWARD, cross_entropy_backward, "lanes")      \
+    X(NORM_FORWARD, norm_forward, "lanes,items,group")              \
+    X(NORM_AHEAD, norm_ahead, "rows")                               \
+    X(NORM_BACKWARD, norm_backward, "lanes,items,group")            \
+    X(NORM_GROUPS, norm_groups, "groups")                           \
+    X(NORM_STAGES, norm_stages, "stages")                           \
     X(GEMM, gemm, "engine,tile,slices")
 
 typedef enum atto__choice_name {

@@ -29,6 +29,7 @@ typedef struct call {
     atto__cross_entropy c;
     const atto_tensor *weight; /* in f32; NULL = none */
     piece converted;
+    atto__lanes lanes;
 } call;
 
 static atto_status take_piece(atto_device *dev, int64_t n, piece *out)
@@ -37,12 +38,38 @@ static atto_status take_piece(atto_device *dev, int64_t n, piece *out)
     return atto__scratch_tensor(dev, ATTO_F32, 1, &size, &out->header, &out->view);
 }
 
+/* Work-items of a position without a measurement. */
+static atto__lanes lanes_of(const atto__cross_entropy *c)
+{
+    if (c->step != 1 || c->classes <= FEW_CLASSES) return ATTO_LANES_ONE;
+    if (c->classes <= MEDIUM_CLASSES) return ATTO_LANES_WARP;
+    return c->classes <= MANY_CLASSES ? ATTO_LANES_PART : ATTO_LANES_GROUP;
+}
+
+/* The number of a way is one of atto__lanes; where a position has one work-item, there is no other way. */
+static atto__lanes choose_lanes(atto_device *dev, const struct atto_cross_entropy_args *a,
+                                const atto__cross_entropy *c, atto__choice_name name)
+{
+    const atto__lanes preset = lanes_of(c);
+    const int64_t positions = c->positions < 8192 ? c->positions : 8192;
+    const atto__choice choice = { name, a->x->dtype, { c->classes, positions, 1 + c->smoothed } };
+    atto__ways ways;
+    if (preset == ATTO_LANES_ONE) return preset;
+    ways.count = 0;
+    atto__ways_add(&ways, &(atto__way){ { (int32_t)preset }, (int32_t)preset });
+    for (int32_t lanes = ATTO_LANES_WARP; lanes <= ATTO_LANES_GROUP; lanes++)
+        atto__ways_add(&ways, &(atto__way){ { lanes }, lanes });
+    return (atto__lanes)atto__choose(dev, &choice, &ways).number[0];
+}
+
 /* Weights are read as f32. */
-static atto_status begin_call(atto_device *dev, const struct atto_cross_entropy_args *a, call *out)
+static atto_status begin_call(atto_device *dev, const struct atto_cross_entropy_args *a,
+                              atto__choice_name name, call *out)
 {
     out->dev = dev;
     out->a = a;
     out->c = atto__cross_entropy_of(a);
+    out->lanes = choose_lanes(dev, a, &out->c, name);
     out->weight = a->weight;
     if (!a->weight || a->weight->dtype == ATTO_F32) return ATTO_OK;
     ATTO_TRY(take_piece(dev, out->c.classes, &out->converted));
@@ -57,18 +84,11 @@ static bool is_wide(const call *k)
     return k->dev->options.set.index_bits == 64 || k->c.classes * k->c.step >= INT32_MAX / 2;
 }
 
-static atto__lanes lanes_of(const atto__cross_entropy *c)
-{
-    if (c->step != 1 || c->classes <= FEW_CLASSES) return ATTO_LANES_ONE;
-    if (c->classes <= MEDIUM_CLASSES) return ATTO_LANES_WARP;
-    return c->classes <= MANY_CLASSES ? ATTO_LANES_PART : ATTO_LANES_GROUP;
-}
-
 /* Positions of a work-group. */
 static int64_t positions_per_group(const call *k)
 {
     const int64_t group = atto__opencl_of(k->dev)->group_size;
-    switch (lanes_of(&k->c)) {
+    switch (k->lanes) {
     case ATTO_LANES_ONE:
         return group;
     case ATTO_LANES_WARP:
@@ -105,7 +125,7 @@ static bool is_whole(const call *k)
     const int32_t vector = atto__vector_elements(k->a->x->dtype);
     const bool aligned = k->c.classes % vector == 0 && k->a->x->offset % vector == 0 &&
                          (!k->a->dx || k->a->dx->offset % vector == 0);
-    return aligned && (lanes_of(&k->c) == ATTO_LANES_PART || lanes_of(&k->c) == ATTO_LANES_GROUP);
+    return aligned && (k->lanes == ATTO_LANES_PART || k->lanes == ATTO_LANES_GROUP);
 }
 
 static atto__variant variant_of(const call *k, const char *kernel)
@@ -114,7 +134,7 @@ static atto__variant variant_of(const call *k, const char *kernel)
         .kernel = kernel,
         .dtype = k->a->x->dtype,
         .target = k->a->target->dtype,
-        .lanes = lanes_of(&k->c),
+        .lanes = k->lanes,
         .spread = k->c.smoothed,
         .whole = is_whole(k),
         .wide = is_wide(k),
@@ -207,7 +227,7 @@ atto_status atto__opencl_cross_entropy_forward(atto_device *dev,
     const bool mean = a->reduction == ATTO_REDUCTION_MEAN, weighs = mean || a->total;
     call k;
     piece each, share;
-    ATTO_TRY(begin_call(dev, a, &k));
+    ATTO_TRY(begin_call(dev, a, ATTO_CHOICE_CROSS_ENTROPY_FORWARD, &k));
     if (!none) ATTO_TRY(take_piece(dev, k.c.positions, &each));
     if (weighs) ATTO_TRY(take_piece(dev, k.c.positions, &share));
     if (k.c.positions > 0)
@@ -270,7 +290,7 @@ atto_status atto__opencl_cross_entropy_backward(atto_device *dev,
     (void)layout;
     call k;
     piece total;
-    ATTO_TRY(begin_call(dev, a, &k));
+    ATTO_TRY(begin_call(dev, a, ATTO_CHOICE_CROSS_ENTROPY_BACKWARD, &k));
     if (a->reduction != ATTO_REDUCTION_MEAN) return launch_backward(&k, NULL, 1.0f);
     if (a->total) return launch_backward(&k, a->total, 1.0f);
     if (k.c.soft) return launch_backward(&k, NULL, (float)k.c.positions);

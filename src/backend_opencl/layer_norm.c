@@ -111,14 +111,69 @@ static atto_status match_params(const call *k, atto_buffer *header, atto_tensor 
     return ATTO_OK;
 }
 
+/* ---- ways ----
+ *
+ * Rows of whole vectors can be shared out in many ways. Sizes of the choices are a row's elements, rows (by the thousand
+ * they are many), and whether there is a mean. */
+
+static atto__choice choice_of(const call *k, atto__choice_name name)
+{
+    const int64_t rows = k->n->rows < 8192 ? k->n->rows : 8192;
+    return (atto__choice){ name, k->n->x->dtype, { k->n->cols, rows, k->n->centred ? 1 : 2 } };
+}
+
+/* One of numbers, the first one by default; same: which leaves the bits alone. */
+static int32_t choose_number(const call *k, atto__choice_name name, bool same,
+                             const int32_t *numbers, int32_t count)
+{
+    const atto__choice choice = choice_of(k, name);
+    atto__ways ways;
+    ways.count = 0;
+    for (int32_t i = 0; i < count; i++)
+        atto__ways_add(&ways, &(atto__way){ { numbers[i] }, same ? 0 : i });
+    return atto__choose(k->dev, &choice, &ways).number[0];
+}
+
+static void add_shape(atto__ways *ways, const atto__row_shape *shape)
+{
+    const atto__way way = { { shape->lanes, shape->items, shape->group }, ways->count };
+    atto__ways_add(ways, &way);
+}
+
+/* The shape with other lanes, up to so many vectors each, and other work-groups: numbers of a way are
+ * lanes, vectors of each, and the work-group. */
+static void choose_shape(const call *k, atto__choice_name name, const atto__row_place *place,
+                         int32_t most_items, atto__row_shape *shape)
+{
+    const int64_t vectors = k->n->cols / atto__vector_elements(k->n->x->dtype);
+    const atto__choice choice = choice_of(k, name);
+    atto__ways ways;
+    if (!k->whole || !shape->held) return;
+    ways.count = 0;
+    add_shape(&ways, shape);
+    for (int32_t items = 1; items <= most_items; items *= 2) {
+        atto__row_shape other = { .lanes = 1, .items = items };
+        while ((int64_t)other.lanes * items < vectors && other.lanes < place->most)
+            other.lanes *= 2;
+        if ((int64_t)other.lanes * items < vectors) continue;
+        for (other.group = 64; other.group <= place->most; other.group *= 2)
+            if (other.group >= other.lanes) add_shape(&ways, &other);
+    }
+    const atto__way way = atto__choose(k->dev, &choice, &ways);
+    shape->lanes = way.number[0];
+    shape->items = way.number[1];
+    shape->group = way.number[2];
+}
+
 /* A few times the rows that are side by side, if many work-groups are left then: while a row is
  * written the next is already being read. Large work-groups, of which few fit beside each other, begin more seldom. */
-static int64_t rows_ahead(int64_t rows, const atto__row_shape *shape, int64_t side_by_side)
+static int64_t rows_ahead(const call *k, const atto__row_shape *shape, int64_t side_by_side)
 {
     const int64_t most = shape->lanes >= 512 ? 8 : 4;
-    int64_t times = rows / side_by_side / 512;
+    int64_t times = k->n->rows / side_by_side / 512;
     if (times < 1) times = 1;
-    return (times > most ? most : times) * side_by_side;
+    const int32_t numbers[] = { (int32_t)(times > most ? most : times), 1, 2, 4, 8, 16 };
+    return choose_number(k, ATTO_CHOICE_NORM_AHEAD, true, numbers, 6) * side_by_side;
 }
 
 static atto_status norm_forward(atto_device *dev, const atto__row_norm *n)
@@ -130,9 +185,11 @@ static atto_status norm_forward(atto_device *dev, const atto__row_norm *n)
     ATTO_TRY(match_params(&k, &header, &converted, &w, &b));
     const atto_dtype param = w ? w->dtype : b ? b->dtype : ATTO_F32;
     const atto__row_place place = place_of(dev);
-    const atto__row_shape rows =
+    atto__row_shape rows =
         atto__norm_forward_shape(n->cols + empty_slots(n), n->x->dtype, k.whole, &place);
-    const int64_t per_group = rows_ahead(n->rows, &rows, items_of(&k, &rows) / rows.lanes);
+    choose_shape(&k, ATTO_CHOICE_NORM_FORWARD, &place, 32 / atto__vector_elements(n->x->dtype),
+                 &rows);
+    const int64_t per_group = rows_ahead(&k, &rows, items_of(&k, &rows) / rows.lanes);
     const atto__variant variant = variant_of(&k, "atto_norm_forward", param, rows);
     atto__args args;
     args.count = 0;
@@ -183,6 +240,18 @@ static int64_t rows_per_group(const call *k, const atto__row_shape *shape, int64
     return (per_group + side_by_side - 1) / side_by_side * side_by_side;
 }
 
+/* How many work-groups share out all rows, and whether rows are copied ahead. */
+static void choose_groups(const call *k, const atto__row_place *place, atto__row_shape *shape)
+{
+    const int32_t units = k->dev->info.compute_units;
+    const int32_t groups[] = { shape->groups, 0, units, 2 * units, 3 * units, 4 * units };
+    const int32_t stages[] = { shape->stages, 0, 2 };
+    if (!k->whole || !shape->held) return;
+    shape->groups = choose_number(k, ATTO_CHOICE_NORM_GROUPS, false, groups, 6);
+    const bool can = place->stages && k->n->x->dtype != ATTO_F32;
+    shape->stages = choose_number(k, ATTO_CHOICE_NORM_STAGES, true, stages, can ? 3 : 1);
+}
+
 static atto_status plan_gradient(atto_device *dev, const atto__row_norm *n, gradient *g)
 {
     memset(g, 0, sizeof *g);
@@ -192,6 +261,8 @@ static atto_status plan_gradient(atto_device *dev, const atto__row_norm *n, grad
     const int64_t slots = n->cols + (n->cols % vector == 0 ? n->x->offset % vector : 0);
     const atto__row_place place = place_of(dev);
     g->rows = atto__norm_backward_shape(slots, n->x->dtype, g->k.whole, &place);
+    choose_shape(&g->k, ATTO_CHOICE_NORM_BACKWARD, &place, 16 / (int32_t)vector, &g->rows);
+    choose_groups(&g->k, &place, &g->rows);
     g->wants_sums = n->dw || n->db;
     const int64_t side_by_side = g->rows.held ? items_of(&g->k, &g->rows) / g->rows.lanes : 1;
     g->per_group = g->wants_sums || !g->rows.held ? rows_per_group(&g->k, &g->rows, side_by_side)
