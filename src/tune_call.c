@@ -308,6 +308,7 @@ static atto_status settle(session *s, atto__asked *asked)
     const atto__way *first = &asked->ways.list[0];
     verdict v = { .tried = 1 };
     asked->taken = 0;
+    ATTO_TRY(run_and_read(s, true)); /* choices before this one may have changed the bits */
     ATTO_TRY(measure(s, HUGE_VAL, &v.first_ms));
     v.best_ms = v.first_ms;
     for (int32_t i = 1; i < asked->ways.count; i++) {
@@ -326,10 +327,10 @@ static atto_status settle(session *s, atto__asked *asked)
     return ATTO_OK;
 }
 
-/* The first run finds out what the call asks for and what is right. */
+/* The first run finds out what the call asks for. */
 static atto_status settle_all(session *s)
 {
-    ATTO_TRY(run_and_read(s, true));
+    ATTO_TRY(run_once(s));
     for (int32_t i = 0; i < s->trial.count; i++) {
         atto__asked *asked = &s->trial.asked[i];
         if (atto__tuner_is_open(s->dev->tuner, asked->name, asked->key)) ATTO_TRY(settle(s, asked));

@@ -355,11 +355,13 @@ static const char *tuning_in(const char *folder)
     return path;
 }
 
+/* folder NULL: nothing is read or written. */
 static atto_device *open_in(const char *folder, const char *clblast, bool first_use)
 {
     atto_device *dev;
     const atto_device_options options = { .ignore_environment = true, /* it names a folder, too */
                                           .cache_dir = folder,
+                                          .no_cache = !folder,
                                           .clblast = clblast,
                                           .tune_on_first_use = first_use,
                                           .no_fallback = true,
@@ -528,7 +530,7 @@ static int32_t fake_calls(void)
 static void run_with(const char *library, const char *mode, layer *out)
 {
     setenv("FAKE_CLBLAST", mode, 1);
-    atto_device *dev = open_in("/nowhere", library, false);
+    atto_device *dev = open_in(NULL, library, false);
     atto__tuner_read(dev->tuner, clblast_lines, ATTO_FROM_FILE);
     run_layer(dev, out);
     run_layer(dev, out);
@@ -571,7 +573,7 @@ static void tune_notices_wrong_products_of_clblast(void **state)
     if (!has_choices()) return;
     layer out;
     setenv("FAKE_CLBLAST", "right", 1);
-    atto_device *dev = open_in("/nowhere", FAKE_CLBLAST_PATH, false);
+    atto_device *dev = open_in(NULL, FAKE_CLBLAST_PATH, false);
     atto__tuner_read(dev->tuner, clblast_lines, ATTO_FROM_FILE);
     run_layer(dev, &out); /* passes the library's test */
     setenv("FAKE_CLBLAST", "wrong", 1);
@@ -588,10 +590,10 @@ static void without_clblast_nothing_is_missing(void **state)
     (void)state;
     if (!has_choices()) return;
     layer plain, product;
-    atto_device *dev = open_in("/nowhere", "0", false);
+    atto_device *dev = open_in(NULL, "0", false);
     run_layer(dev, &plain);
     atto_device_close(dev);
-    dev = open_in("/nowhere", "/no/such/library.so", false);
+    dev = open_in(NULL, "/no/such/library.so", false);
     atto__tuner_read(dev->tuner, clblast_lines, ATTO_FROM_FILE);
     run_layer(dev, &product);
     assert_memory_equal(&plain, &product, sizeof plain);
@@ -609,10 +611,10 @@ static void clblast_itself_is_right_or_refused(void **state)
     }
     dlclose(library);
     layer plain, product;
-    atto_device *dev = open_in("/nowhere", "0", false);
+    atto_device *dev = open_in(NULL, "0", false);
     run_layer(dev, &plain);
     atto_device_close(dev);
-    dev = open_in("/nowhere", "libclblast.so.1", false);
+    dev = open_in(NULL, "libclblast.so.1", false);
     atto__tuner_read(dev->tuner, clblast_lines, ATTO_FROM_FILE);
     run_layer(dev, &product);
     expect_near(&plain, &product);
