@@ -131,6 +131,14 @@ static bool is_idle(const atto__tuner *tuner, atto__choice_name name)
                        tuner->known[name].count > 0);
 }
 
+bool atto__choice_asks(const atto_device *dev, const atto__choice *choice)
+{
+    const atto__tuner *tuner = dev->tuner;
+    if (is_idle(tuner, choice->name)) return false;
+    return tuner->trial || tuner->explicitly || tuner->on_first_use ||
+           atto__tuner_find(tuner, choice->name, atto__choice_key(choice));
+}
+
 atto__way atto__choose(atto_device *dev, const atto__choice *choice, const atto__ways *ways)
 {
     atto__tuner *tuner = dev->tuner;

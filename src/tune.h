@@ -60,6 +60,9 @@ void atto__ways_add(atto__ways *ways, const atto__way *way);
 /* One of ways, of which there is at least one. */
 atto__way atto__choose(atto_device *dev, const atto__choice *choice, const atto__ways *ways);
 
+/* Whether that could be another than the first one: where a list is long, it need not be made otherwise. */
+bool atto__choice_asks(const atto_device *dev, const atto__choice *choice);
+
 /* ---- what is known ---- */
 
 /* Of more than one source the first one counts. */

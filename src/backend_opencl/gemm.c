@@ -241,22 +241,13 @@ static void plan_way(const atto__gemm *g, const atto__way *way, plan *p)
     cut(g, way->number[2], p);
 }
 
-/* Whether anything can be known: the list of ways is long, and makes the library look for CLBlast. */
-static bool asks(const atto_device *dev)
-{
-    const atto__tuner *tuner = dev->tuner;
-    return tuner && !atto__opencl_of(dev)->gemm_tile &&
-           (tuner->trial || tuner->explicitly || tuner->on_first_use ||
-            tuner->known[ATTO_CHOICE_GEMM].count > 0);
-}
-
 static atto_status make_plan(atto_device *dev, const atto__gemm *g, plan *p)
 {
     ATTO_REQUIRE(preset_plan(dev, g, p), ATTO_E_BUILD,
                  "work-groups of %d with %llu bytes are too small",
                  (int)atto__opencl_of(dev)->group_size, (unsigned long long)dev->info.local_bytes);
-    if (!asks(dev)) return ATTO_OK;
     const atto__choice choice = { ATTO_CHOICE_GEMM, g->a->dtype, { g->m, g->n, g->k, kind_of(g) } };
+    if (atto__opencl_of(dev)->gemm_tile || !atto__choice_asks(dev, &choice)) return ATTO_OK;
     atto__ways ways;
     list_ways(dev, g, p, &ways);
     const atto__way way = atto__choose(dev, &choice, &ways);
