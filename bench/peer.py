@@ -162,7 +162,7 @@ def batch_norm(row):
                  [x, w, b, images(row)])
 
 
-def images(function):
+def norm_of_images(function):
     """[rows, cols] are images [rows, channels, 56, 56]; an op ending in channels_last wants that format."""
     def make(row):
         x = row.normal(row.shape[0], row.shape[1] // IMAGE, 56, 56)
@@ -175,8 +175,8 @@ def images(function):
 
 def group_norms():
     """Group norm with 32 groups, instance norm."""
-    kinds = {"group_norm": images(lambda x, w, b: F.group_norm(x, 32, w, b)),
-             "instance_norm": images(lambda x, w, b: F.instance_norm(x, None, None, w, b))}
+    kinds = {"group_norm": norm_of_images(lambda x, w, b: F.group_norm(x, 32, w, b)),
+             "instance_norm": norm_of_images(lambda x, w, b: F.instance_norm(x, None, None, w, b))}
     return {op + form: make for op, make in kinds.items() for form in ("", " channels_last")}
 
 
