@@ -128,7 +128,7 @@ atto_status atto__opencl_softmax_prepare(atto_device *dev, atto_dtype dtype)
 {
     atto__softmax_knobs knobs = { .kernel = "atto_softmax_forward",
                                   .dtype = dtype,
-                                  .row = { 0, 2, true } };
+                                  .row = { .items = 2, .held = true } };
     atto__variant variant;
     atto__softmax_variant(&knobs, &variant);
     ATTO_TRY(atto__prepare(dev, &variant));
