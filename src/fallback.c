@@ -31,6 +31,7 @@ atto_status atto__fallback_device(atto_device *dev)
     atto_device_options options = dev->options.set;
     options.ignore_environment = true;
     options.max_memory_bytes = 0;
+    options.cblas = NULL; /* which was meant for a device of its own */
     return atto_device_open("cpu", &options, &dev->cpu);
 }
 

@@ -416,12 +416,27 @@ static void warn_fallback(call *c, atto_op op)
     *warned = true;
 }
 
+/* A way that was measured, but cannot be built here, does not count. A call that asks for what is to be measured is
+ * measured behind its run. */
+static atto_status call_backend(call *c, const void *args, const atto__layout *layout)
+{
+    atto__tuner *tuner = c->dev->tuner;
+    if (!tuner) return c->op->call(c->dev->vt, c->direction, c->dev, args, layout);
+    tuner->open.count = 0;
+    atto_status status = c->op->call(c->dev->vt, c->direction, c->dev, args, layout);
+    if (status == ATTO_E_BUILD) {
+        tuner->presets_only = true;
+        status = c->op->call(c->dev->vt, c->direction, c->dev, args, layout);
+        tuner->presets_only = false;
+    }
+    if (status != ATTO_OK || tuner->open.count == 0) return status;
+    return atto__tune_call(c->dev, c->op, c->direction, args, layout);
+}
+
 /* args: a copy of the caller's struct whose tensors are the canonical views. */
 static atto_status dispatch(call *c, atto_op op, const void *args, const atto__layout *layout)
 {
-    const atto_status status = c->op->call(c->dev->vt, c->direction, c->dev, args, layout);
-    if (status == ATTO_OK && c->dev->tuner && c->dev->tuner->found_open)
-        return atto__tune_call(c->dev, c->op, c->direction, args, layout);
+    const atto_status status = call_backend(c, args, layout);
     if (status != ATTO_E_BUILD || c->dev->options.set.no_fallback) return status;
     warn_fallback(c, op);
     c->dev->stats.fallbacks++;

@@ -107,47 +107,64 @@ static atto__way pick(const atto__ways *ways, const atto__way *way)
     return ways->list[0];
 }
 
-/* The way of a call being measured: what the measurement wants to see next. */
-static atto__way choose_on_trial(atto__trial *trial, const atto__choice *choice, uint64_t key,
-                                 const atto__ways *ways)
+static const atto__asked *find_asked(const atto__trial *trial, const atto__choice *choice,
+                                     uint64_t key)
 {
-    for (int32_t i = 0; i < trial->count; i++) {
-        const atto__asked *asked = &trial->asked[i];
-        if (asked->name == choice->name && asked->key == key)
-            return pick(ways, &asked->ways.list[asked->taken]);
-    }
-    if (trial->count == ATTO_MOST_ASKED) return ways->list[0];
-    atto__asked *asked = &trial->asked[trial->count++];
+    for (int32_t i = 0; i < trial->count; i++)
+        if (trial->asked[i].name == choice->name && trial->asked[i].key == key)
+            return &trial->asked[i];
+    return NULL;
+}
+
+static void note_open(atto__trial *open, const atto__choice *choice, uint64_t key,
+                      const atto__ways *ways)
+{
+    if (find_asked(open, choice, key) || open->count == ATTO_MOST_ASKED) return;
+    atto__asked *asked = &open->asked[open->count++];
     *asked = (atto__asked){ .name = choice->name, .dtype = choice->dtype, .key = key };
     memcpy(asked->size, choice->size, sizeof asked->size);
     asked->ways = *ways;
-    return ways->list[0];
 }
 
-/* Whether there is nothing to look up or to note. */
-static bool is_idle(const atto__tuner *tuner, atto__choice_name name)
+/* While a call is measured: what the measurement wants to see next; else what is known. */
+static atto__way look_up(const atto__tuner *tuner, const atto__choice *choice, uint64_t key,
+                         const atto__ways *ways)
 {
-    return !tuner || !(tuner->trial || tuner->explicitly || tuner->on_first_use ||
-                       tuner->known[name].count > 0);
+    const atto__asked *asked = tuner->trial ? find_asked(tuner->trial, choice, key) : NULL;
+    if (asked) return pick(ways, &asked->ways.list[asked->taken]);
+    const atto__tuned *known = atto__tuner_find(tuner, choice->name, key);
+    return known && !tuner->presets_only ? pick(ways, &known->way) : ways->list[0];
+}
+
+bool atto__choice_lists(const atto_device *dev)
+{
+    const atto__tuner *tuner = dev->tuner;
+    return tuner && (tuner->trial || tuner->explicitly || tuner->on_first_use);
 }
 
 bool atto__choice_asks(const atto_device *dev, const atto__choice *choice)
 {
     const atto__tuner *tuner = dev->tuner;
-    if (is_idle(tuner, choice->name)) return false;
-    return tuner->trial || tuner->explicitly || tuner->on_first_use ||
-           atto__tuner_find(tuner, choice->name, atto__choice_key(choice));
+    if (!tuner) return false;
+    return atto__choice_lists(dev) ||
+           (tuner->known[choice->name].count > 0 &&
+            atto__tuner_find(tuner, choice->name, atto__choice_key(choice)));
+}
+
+atto__way atto__foresee(const atto_device *dev, const atto__choice *choice, const atto__ways *ways)
+{
+    if (!atto__choice_asks(dev, choice)) return ways->list[0];
+    return look_up(dev->tuner, choice, atto__choice_key(choice), ways);
 }
 
 atto__way atto__choose(atto_device *dev, const atto__choice *choice, const atto__ways *ways)
 {
     atto__tuner *tuner = dev->tuner;
-    if (is_idle(tuner, choice->name)) return ways->list[0];
+    if (!atto__choice_asks(dev, choice)) return ways->list[0];
     const uint64_t key = atto__choice_key(choice);
-    if (tuner->trial) return choose_on_trial(tuner->trial, choice, key, ways);
-    if (atto__tuner_is_open(tuner, choice->name, key)) tuner->found_open = true;
-    const atto__tuned *known = atto__tuner_find(tuner, choice->name, key);
-    return known ? pick(ways, &known->way) : ways->list[0];
+    if (!tuner->trial && atto__tuner_is_open(tuner, choice->name, key))
+        note_open(&tuner->open, choice, key, ways);
+    return look_up(tuner, choice, key, ways);
 }
 
 /* ---- the user's switch ---- */

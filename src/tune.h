@@ -4,7 +4,7 @@
  * A backend lists the ways that it could run a call, what it would do by itself first, and asks
  * atto__choose. That is the first one, unless another was measured to be faster: by
  * atto_device_tune or the option tune_on_first_use on this device, in an earlier process (a file
- * beside the kernel cache), or by us (tuned.c), in this order. docs/tuning.md has the user's view. */
+ * beside the kernel cache), or before release (tuned.c), in this order. docs/tuning.md has the user's view. */
 #ifndef ATTO_TUNE_H
 #define ATTO_TUNE_H
 
@@ -46,13 +46,19 @@ typedef struct atto__ways {
     atto__way list[ATTO_MOST_WAYS];
 } atto__ways;
 
-/* What the best way depends on. Sizes, at least 0, are taken up to the next power of two: a measurement holds for
- * all calls alike. */
+/* What the best way depends on. Sizes, at least 0, are rounded up to powers of two: a measurement holds for all
+ * calls alike. */
 typedef struct atto__choice {
     atto__choice_name name;
     atto_dtype dtype;
     int64_t size[ATTO_CHOICE_SIZES];
 } atto__choice;
+
+/* Rows as the size of a choice: beyond so many one more makes no difference. */
+static inline int64_t atto__many(int64_t rows)
+{
+    return rows < 8192 ? rows : 8192;
+}
 
 /* Adds a way, if there is room and it is not there yet. */
 void atto__ways_add(atto__ways *ways, const atto__way *way);
@@ -60,13 +66,19 @@ void atto__ways_add(atto__ways *ways, const atto__way *way);
 /* One of ways, of which there is at least one. */
 atto__way atto__choose(atto_device *dev, const atto__choice *choice, const atto__ways *ways);
 
+/* The same, of a call that may come: it is not measured for it. */
+atto__way atto__foresee(const atto_device *dev, const atto__choice *choice, const atto__ways *ways);
+
 /* Whether that could be another than the first one: where a list is long, it need not be made otherwise. */
 bool atto__choice_asks(const atto_device *dev, const atto__choice *choice);
+
+/* Whether every way of the choice will be tried. */
+bool atto__choice_lists(const atto_device *dev);
 
 /* ---- what is known ---- */
 
 /* Of more than one source the first one counts. */
-typedef enum atto__source { ATTO_FROM_DEVICE, ATTO_FROM_FILE, ATTO_FROM_US } atto__source;
+typedef enum atto__source { ATTO_FROM_DEVICE, ATTO_FROM_FILE, ATTO_FROM_BUILTIN } atto__source;
 
 typedef struct atto__tuned {
     uint64_t key; /* of dtype and sizes */
@@ -75,7 +87,7 @@ typedef struct atto__tuned {
     int32_t round; /* of the tuner, when it was measured */
 } atto__tuned;
 
-/* A choice that the call being measured has asked for. */
+/* A choice that is to be measured, or is being measured. */
 typedef struct atto__asked {
     atto__choice_name name;
     atto_dtype dtype;
@@ -87,7 +99,7 @@ typedef struct atto__asked {
 
 #define ATTO_MOST_ASKED 8
 
-/* A call being measured. */
+/* Choices of one call. */
 typedef struct atto__trial {
     int32_t count;
     atto__asked asked[ATTO_MOST_ASKED];
@@ -101,9 +113,9 @@ typedef struct atto__tuner {
     bool explicitly;    /* atto_device_tune is on */
     bool on_first_use;  /* the option */
     int32_t round;      /* how often atto_device_tune was put on */
-    bool found_open;    /* since the last look: a choice that is to be measured */
+    bool presets_only;  /* what is known does not count for a moment */
     bool changed;       /* something was measured that is not in the file */
-    bool warned;        /* that a call cannot be measured */
+    atto__trial open;   /* what the call that is running asks for and is to be measured */
     atto__trial *trial; /* NULL but while a call is measured */
 } atto__tuner;
 
@@ -125,7 +137,7 @@ bool atto__tuner_enter(atto__tuner *tuner, atto__choice_name name, const atto__t
 bool atto__tuner_is_open(const atto__tuner *tuner, atto__choice_name name, uint64_t key);
 
 /* tune_file.c: makes the tuner of a device that has just been opened, with what is known of it; nothing is an error
- * but ATTO_E_MEMORY. store writes what was measured; a file that cannot be written is logged. */
+ * but ATTO_E_MEMORY. store writes what was measured; where it cannot, that is logged. */
 atto_status atto__tuner_open(atto_device *dev);
 void atto__tuner_store(atto_device *dev);
 void atto__tuner_close(atto_device *dev);
@@ -134,6 +146,6 @@ void atto__tuner_close(atto_device *dev);
 void atto__tuner_read(atto__tuner *tuner, const char *text, atto__source source);
 
 /* tuned.c: what we have measured on that device, as such lines; NULL = nothing. */
-const char *atto__tuned_by_us(const atto_device_info *info);
+const char *atto__tuned_builtin(const atto_device_info *info);
 
 #endif

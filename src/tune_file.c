@@ -105,13 +105,16 @@ static char *folder_of(const atto_device *dev)
     return chosen ? atto__strdup(chosen) : atto__cache_folder();
 }
 
-/* A file for each device, driver platform and version of the library. */
+/* A file for each device, OpenCL platform, driver, version of the library, and device that is being played. */
 static char *path_of(const atto_device *dev, const char *folder)
 {
     uint64_t hash = 0xcbf29ce484222325u;
     hash = hash_text(hash, atto_version());
     hash = hash_text(hash, dev->info.platform);
     hash = hash_text(hash, dev->info.name);
+    hash = hash_text(hash, dev->info.driver);
+    hash = (hash ^ (uint64_t)dev->info.max_work_group) * 0x100000001b3u;
+    hash = (hash ^ dev->options.set.portable) * 0x100000001b3u;
     return folder ? atto__format("%s/tuning-%d-%016" PRIx64 ".txt", folder, FORMAT, hash) : NULL;
 }
 
@@ -141,7 +144,7 @@ static char *text_of(const atto_device *dev)
     for (int32_t i = 0; i < ATTO_CHOICE_COUNT; i++)
         for (int32_t j = 0; j < tuner->known[i].count; j++) {
             const atto__tuned *entry = &tuner->known[i].list[j];
-            if (entry->source == ATTO_FROM_US) continue;
+            if (entry->source == ATTO_FROM_BUILTIN) continue;
             used += (size_t)write_line(text + used, room - used, (atto__choice_name)i, entry);
         }
     return text;
@@ -171,8 +174,8 @@ atto_status atto__tuner_open(atto_device *dev)
     ATTO_REQUIRE(dev->tuner, ATTO_E_MEMORY, "device_open: out of host memory");
     dev->tuner->on_first_use = dev->options.set.tune_on_first_use;
     read_file(dev, dev->tuner);
-    const char *ours = atto__tuned_by_us(&dev->info);
-    if (ours) atto__tuner_read(dev->tuner, ours, ATTO_FROM_US);
+    const char *ours = atto__tuned_builtin(&dev->info);
+    if (ours) atto__tuner_read(dev->tuner, ours, ATTO_FROM_BUILTIN);
     return ATTO_OK;
 }
 

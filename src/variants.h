@@ -163,6 +163,7 @@ typedef struct atto__gemm_tile {
 } atto__gemm_tile;
 
 /* Larger ones first: the more a work-item has, the fewer bytes it moves per product. */
+/* Files of measurements name them by number: new ones come last. */
 #define ATTO_GEMM_TILES 7
 extern const atto__gemm_tile atto__gemm_tiles[ATTO_GEMM_TILES];
 

@@ -80,7 +80,7 @@ static void tune_lets_the_first_source_count(void **state)
     atto__tuner tuner = { 0 };
     for (uint64_t key = 0; key < 100; key++) {
         enter(&tuner, key, 1, ATTO_FROM_FILE);
-        enter(&tuner, key, 2, ATTO_FROM_US);
+        enter(&tuner, key, 2, ATTO_FROM_BUILTIN);
     }
     assert_int_equal(tuner.known[ATTO_CHOICE_GEMM].count, 100);
     assert_int_equal(known(&tuner, 99), 1);

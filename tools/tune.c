@@ -74,12 +74,19 @@ static void add_lengths(plan *p, const bench_case *c)
     }
 }
 
+static bool is_own(const plan *p, const bench_row *row)
+{
+    return row >= p->rows && row < p->rows + p->row_count;
+}
+
 static bool is_repeated(const plan *p, const bench_case *c)
 {
-    for (int32_t i = 0; i < p->row_count; i++)
-        if (strcmp(p->rows[i].op, c->row->op) == 0 && strcmp(p->rows[i].pass, c->row->pass) == 0 &&
-            p->cases[p->count - 1].dtype == c->dtype)
+    for (int32_t i = 0; i < p->count; i++) {
+        const bench_row *row = p->cases[i].row;
+        if (is_own(p, row) && p->cases[i].dtype == c->dtype && strcmp(row->op, c->row->op) == 0 &&
+            strcmp(row->pass, c->row->pass) == 0)
             return true;
+    }
     return false;
 }
 

@@ -82,16 +82,17 @@ typedef void (*atto_log_fn)(void *data, atto_log_level level, const char *messag
  */
 typedef struct atto_device_options {
     bool ignore_environment;
-    bool no_fallback;       /**< a kernel that cannot be built is an error (ATTOCL_FALLBACK=0) */
-    bool no_hidden_copies;  /**< a layout that needs a packed copy is ATTO_E_STRIDE
+    bool no_fallback;      /**< a kernel that cannot be built is an error (ATTOCL_FALLBACK=0) */
+    bool no_hidden_copies; /**< a layout that needs a packed copy is ATTO_E_STRIDE
                                     (ATTOCL_HIDDEN_COPIES=0) */
-    bool no_cache;          /**< do not keep built kernels on disk (ATTOCL_CACHE=0) */
-    bool portable;          /**< no vendor-specific kernels (ATTOCL_PORTABLE=1) */
-    bool sync;              /**< wait and check after every call (ATTOCL_DEBUG=sync) */
-    bool tune_on_first_use; /**< a call that comes up for the first time is run in several ways, and
-                                 the fastest stays (ATTOCL_TUNE=1); see atto_device_tune. Only ways
-                                 with the same bits are tried */
-    bool profile;           /**< atto_event_elapsed works (ATTOCL_PROFILE=1); costs a little */
+    bool no_cache;         /**< do not keep built kernels on disk (ATTOCL_CACHE=0) */
+    bool portable;         /**< no vendor-specific kernels (ATTOCL_PORTABLE=1) */
+    bool sync;             /**< wait and check after every call (ATTOCL_DEBUG=sync) */
+    bool
+        tune_on_first_use; /**< a call of which nothing is known is run in several ways when it first
+                                 comes up, and the fastest stays (ATTOCL_TUNE=1); see
+                                 atto_device_tune. Only ways with the same bits are tried */
+    bool profile;          /**< atto_event_elapsed works (ATTOCL_PROFILE=1); costs a little */
     int32_t num_threads; /**< CPU backend: threads, 0 = as OpenMP says, but one while other programs
                                 keep the processors busy; at most 16 or four for each processor
                                 (ATTOCL_THREADS) */
@@ -106,7 +107,8 @@ typedef struct atto_device_options {
                                  (ATTOCL_KERNEL_DIR) */
     const char *cblas;      /**< CPU backend: a library with cblas_sgemm (32-bit integers), such as
                                  libopenblas.so.0, for products in f32; NULL or "": our own, whose
-                                 bits do not depend on the number of threads (ATTOCL_CBLAS) */
+                                 bits do not depend on the number of threads. num_threads does not
+                                 reach that library (ATTOCL_CBLAS) */
     const char *clblast;    /**< OpenCL: CLBlast's library, another way to multiply that tuning may
                                  choose; "0": without it (ATTOCL_CLBLAST); default libclblast.so.1 */
     atto_log_fn log;
@@ -193,17 +195,18 @@ ATTO_API atto_status atto_device_trim(atto_device *dev);
 
 /**
  * Measures calls in all the ways that this device could run them, and remembers the fastest: until
- * it is put off again, each call whose like has not come up since is first run many times in copies
- * of its outputs, which takes seconds. A training step or `attocl tune` brings them up. Results
- * of the ways are compared; one that computes something else, fails or cannot be built is never
- * taken. Sizes count up to the next power of two.
+ * it is switched off again, each call whose like has not come up since is, once it has run, run many
+ * times more in copies of its outputs, which takes seconds. A training step or `attocl tune`
+ * brings them up. Results of the ways are compared; one that computes something else, fails or cannot
+ * be built is never taken. Sizes are rounded up to powers of two.
  *
- * Putting it off writes what was found to a file beside the kernel cache (not with no_cache), which
+ * Switching it off writes what was found to a file beside the kernel cache (not with no_cache), which
  * later processes read when they open the device. Ways may add up in other orders: results before
  * and after differ by roundings. docs/tuning.md has more.
  *
  * @param on  true: measure from now on; false: stop, and write
- * Returns    ATTO_E_NULL, ATTO_E_LOST; ATTO_OK on the CPU backend, which has nothing to choose
+ * Returns    ATTO_E_NULL, ATTO_E_LOST, ATTO_E_STATE (inside a kernel's C function); ATTO_OK on the CPU
+ *            backend, which has nothing to choose
  */
 ATTO_API atto_status atto_device_tune(atto_device *dev, bool on);
 

@@ -2,6 +2,7 @@
 /* Opens a BLAS, and multiplies whole numbers, for which every order of sums is exact. */
 #include "backend_cpu/cblas.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "os.h"
@@ -20,26 +21,28 @@ static float entry(int i, int seed)
 typedef struct product {
     int m, n, k;
     bool a_transposed, b_transposed; /* how they are stored */
+    bool adds;                       /* to what c holds */
 } product;
 
 static float expected(const product *p, int i, int j)
 {
-    float sum = 3.0f;
+    float sum = p->adds ? 3.0f : 0.0f;
     for (int r = 0; r < p->k; r++)
         sum += entry(p->a_transposed ? r * p->m + i : i * p->k + r, 1) *
                entry(p->b_transposed ? j * p->k + r : r * p->n + j, 2);
     return sum;
 }
 
-/* c, which is 3 everywhere, plus a b. */
+/* c, which is 3 everywhere, plus a b; or a b where c is NaN. */
 static bool is_right(atto__sgemm_fn *sgemm, const product *p)
 {
     static const int n = LARGEST * LARGEST;
     float a[LARGEST * LARGEST], b[LARGEST * LARGEST], c[LARGEST * LARGEST];
-    for (int i = 0; i < n; i++) a[i] = entry(i, 1), b[i] = entry(i, 2), c[i] = 3.0f;
+    for (int i = 0; i < n; i++) a[i] = entry(i, 1), b[i] = entry(i, 2), c[i] = p->adds ? 3.0f : NAN;
     sgemm(ATTO_CBLAS_ROW_MAJOR, p->a_transposed ? ATTO_CBLAS_TRANSPOSED : ATTO_CBLAS_AS_IT_IS,
           p->b_transposed ? ATTO_CBLAS_TRANSPOSED : ATTO_CBLAS_AS_IT_IS, p->m, p->n, p->k, 1.0f, a,
-          p->a_transposed ? p->m : p->k, b, p->b_transposed ? p->k : p->n, 1.0f, c, p->n);
+          p->a_transposed ? p->m : p->k, b, p->b_transposed ? p->k : p->n, p->adds ? 1.0f : 0.0f, c,
+          p->n);
     for (int i = 0; i < p->m; i++)
         for (int j = 0; j < p->n; j++)
             if (c[i * p->n + j] != expected(p, i, j)) return false;
@@ -48,10 +51,14 @@ static bool is_right(atto__sgemm_fn *sgemm, const product *p)
 
 static bool passes(atto__sgemm_fn *sgemm)
 {
-    for (int i = 0; i < SIZES * SIZES * SIZES * 4; i++) {
-        const int shape = i / 4;
-        const product p = { sizes[shape % SIZES], sizes[shape / SIZES % SIZES],
-                            sizes[shape / SIZES / SIZES], i & 1, (i & 2) != 0 };
+    for (int i = 0; i < SIZES * SIZES * SIZES * 8; i++) {
+        const int shape = i / 8;
+        const product p = { sizes[shape % SIZES],
+                            sizes[shape / SIZES % SIZES],
+                            sizes[shape / SIZES / SIZES],
+                            i & 1,
+                            (i & 2) != 0,
+                            (i & 4) != 0 };
         if (!is_right(sgemm, &p)) return false;
     }
     return true;

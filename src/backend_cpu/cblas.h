@@ -22,7 +22,7 @@ typedef struct atto__cblas {
 atto_status atto__cblas_open(const atto__options *options, atto__cblas *out);
 void atto__cblas_close(atto__cblas *cblas);
 
-/* NULL: none. */
+/* NULL: none, or in a forked child, which has not got the library's threads. */
 atto__sgemm_fn *atto__cpu_sgemm(const atto_device *dev);
 
 #endif

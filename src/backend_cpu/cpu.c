@@ -166,7 +166,7 @@ int32_t atto__cpu_threads(const atto_device *dev)
 atto__sgemm_fn *atto__cpu_sgemm(const atto_device *dev)
 {
     const cpu_device *cpu = dev->impl;
-    return cpu->cblas.sgemm;
+    return is_forked() ? NULL : cpu->cblas.sgemm;
 }
 
 /* ---- the slots that no level changes ---- */

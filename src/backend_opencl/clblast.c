@@ -2,6 +2,7 @@
 /* Opens CLBlast, tries it, and calls it. */
 #include "clblast.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "alloc.h"
@@ -87,16 +88,21 @@ static atto__clblast *clblast_of(atto_device *dev)
 }
 
 /* Kernels that the library keeps hold the device's context. */
+static void drop_library(atto__clblast *c)
+{
+    if (!c->library) return;
+    atto__lock(&one_at_a_time);
+    c->clear();
+    atto__unlock(&one_at_a_time);
+    atto__library_close(c->library);
+    c->library = NULL;
+}
+
 void atto__clblast_close(atto_device *dev)
 {
     atto__clblast *c = atto__opencl_of(dev)->clblast;
     if (!c) return;
-    if (c->library) {
-        atto__lock(&one_at_a_time);
-        c->clear();
-        atto__unlock(&one_at_a_time);
-        atto__library_close(c->library);
-    }
+    drop_library(c);
     atto__free(c);
     atto__opencl_of(dev)->clblast = NULL;
 }
@@ -163,7 +169,8 @@ static atto_status run_product(atto_device *dev, atto__clblast *c, const product
     atto__lock(&one_at_a_time);
     const int code = multiply(dev, c, p);
     atto__unlock(&one_at_a_time);
-    ATTO_REQUIRE(code == 0, ATTO_E_BACKEND, "CLBlastSgemm: status %d", code);
+    if (code != 0)
+        return atto__cl_fail(dev, "CLBlastSgemm", code); /* its codes are OpenCL's, and more */
     dev->stats.launches++;
     return ATTO_OK;
 }
@@ -202,7 +209,7 @@ static float at(bool transposed, int64_t rows, int64_t columns, int64_t i, int64
 
 static float expected(const product *p, int64_t i, int64_t j)
 {
-    float sum = p->beta * entry(i * (int64_t)p->n + j, 3);
+    float sum = p->beta == 0.0f ? 0.0f : entry(i * (int64_t)p->n + j, 3);
     for (int64_t r = 0; r < (int64_t)p->k; r++)
         sum += at(p->a_transposed, (int64_t)p->m, (int64_t)p->k, i, r, 1) *
                at(p->b_transposed, (int64_t)p->k, (int64_t)p->n, r, j, 2);
@@ -241,7 +248,11 @@ static atto_status test_product(atto_device *dev, atto__clblast *library, produc
     p.a = &views[0];
     p.b = &views[1];
     p.c = &views[2];
-    ATTO_TRY(atto__copy(dev, &matrices[2], &matrices[3]));
+    if (p.beta == 0.0f) {
+        ATTO_TRY(atto__fill(dev, &matrices[2], (double)NAN)); /* which must not be read */
+    } else {
+        ATTO_TRY(atto__copy(dev, &matrices[2], &matrices[3]));
+    }
     ATTO_TRY(run_product(dev, library, &p));
     return look_at(dev, &p, right);
 }
@@ -264,35 +275,46 @@ static atto_status test_library(atto_device *dev, atto__clblast *c, bool *right)
         ATTO_TRY(test_product(dev, c, p, matrices, right));
         atto__scratch_release(dev, scratch);
     }
-    atto__scratch_release(dev, scratch - 4);
     return ATTO_OK;
 }
 
-static void give_up(atto_device *dev, atto__clblast *c, const char *why)
+static atto_status give_up(atto_device *dev, atto__clblast *c, const char *why)
 {
     atto__log(dev, ATTO_LOG_WARNING, "CLBlast is not used on %s: %s", dev->info.name, why);
-    atto__library_close(c->library);
-    c->library = NULL;
+    drop_library(c);
+    return atto__fail(ATTO_E_UNSUPPORTED, "CLBlast does not work on this device");
 }
 
+/* Where memory is short it is tried again some other time. */
 static atto_status ensure_tested(atto_device *dev, atto__clblast *c)
 {
     if (c->tested) return ATTO_OK;
     bool right;
-    c->tested = true;
+    const int32_t scratch = dev->scratch_count;
     const atto_status status = test_library(dev, c, &right);
-    if (status == ATTO_E_LOST) return status;
-    if (status == ATTO_OK && right) return ATTO_OK;
-    give_up(dev, c, status == ATTO_OK ? "it computes wrong numbers" : atto_last_error());
-    return atto__fail(ATTO_E_UNSUPPORTED, "CLBlast does not work on this device");
+    atto__scratch_release(dev, scratch);
+    if (status == ATTO_E_LOST || status == ATTO_E_MEMORY) return status;
+    if (status != ATTO_OK) return give_up(dev, c, atto_last_error());
+    if (!right) return give_up(dev, c, "it computes wrong numbers");
+    c->tested = true;
+    return ATTO_OK;
 }
 
 /* ---- the engine's side ---- */
 
+/* Rows side by side without overlap, and no number in it beyond an int, which the library computes with. */
+static bool is_matrix(const atto_tensor *t)
+{
+    const int64_t reach = t->offset + (t->shape[0] - 1) * t->stride[0] + t->shape[1];
+    return t->dtype == ATTO_F32 && reach <= INT32_MAX &&
+           (t->shape[0] == 1 || t->stride[0] >= t->shape[1]);
+}
+
 bool atto__clblast_can(atto_device *dev, const atto__gemm *g)
 {
-    const bool plain = g->a->dtype == ATTO_F32 && g->b->dtype == ATTO_F32 && !g->prologue;
-    if (!plain || g->m == 0 || g->n == 0 || g->k == 0) return false;
+    if (g->prologue || g->m == 0 || g->n == 0 || g->k == 0) return false;
+    if (!is_matrix(g->a) || !is_matrix(g->b) || g->m > INT32_MAX / g->n) return false;
+    if (g->out->dtype == ATTO_F32 && !is_matrix(g->out)) return false;
     const atto__clblast *c = clblast_of(dev);
     return c && c->library;
 }
@@ -304,20 +326,25 @@ static bool ends_plain(const atto__gemm *g)
            g->act.kind == ATTO_ACT_IDENTITY && !(g->dropout > 0.0f);
 }
 
-atto_status atto__clblast_run(atto_device *dev, const atto__gemm *g)
+static atto_status run_with(atto_device *dev, atto__clblast *c, const atto__gemm *g)
 {
-    atto__clblast *c = clblast_of(dev);
-    ATTO_TRY(ensure_tested(dev, c));
-    const product p = { (size_t)g->m,        (size_t)g->n, (size_t)g->k, g->a_transposed,
-                        !g->b_transposed,    g->a,         g->b,         g->out,
-                        g->add ? 1.0f : 0.0f };
+    product p = { (size_t)g->m, (size_t)g->n, (size_t)g->k, g->a_transposed,     !g->b_transposed,
+                  g->a,         g->b,         g->out,       g->add ? 1.0f : 0.0f };
     if (ends_plain(g)) return run_product(dev, c, &p);
     atto_buffer header;
     atto_tensor sums;
     ATTO_TRY(atto__scratch_tensor(dev, ATTO_F32, 2, (int64_t[]){ g->m, g->n }, &header, &sums));
-    product into_sums = p;
-    into_sums.c = &sums;
-    into_sums.beta = 0.0f;
-    ATTO_TRY(run_product(dev, c, &into_sums));
+    p.c = &sums;
+    p.beta = 0.0f;
+    ATTO_TRY(run_product(dev, c, &p));
     return atto__gemm_finish(dev, g, &sums, 1);
+}
+
+atto_status atto__clblast_run(atto_device *dev, const atto__gemm *g)
+{
+    atto__clblast *c = clblast_of(dev);
+    atto_status status = ensure_tested(dev, c);
+    if (status == ATTO_OK) status = run_with(dev, c, g);
+    if (status == ATTO_OK || status == ATTO_E_LOST || status == ATTO_E_UNSUPPORTED) return status;
+    return give_up(dev, c, atto_last_error());
 }

@@ -13,8 +13,8 @@ typedef struct atto__clblast atto__clblast;
  * and the library is there. Opens it on first call. */
 bool atto__clblast_can(atto_device *dev, const atto__gemm *g);
 
-/* out = epilogue(product). ATTO_E_UNSUPPORTED, with a warning logged, if it computes wrong numbers here; then
- * atto__clblast_can says no from now on. */
+/* out = epilogue(product). ATTO_E_UNSUPPORTED, with a warning logged, if it fails or computes wrong numbers here; then
+ * atto__clblast_can says no from now on. Else only ATTO_E_LOST. */
 atto_status atto__clblast_run(atto_device *dev, const atto__gemm *g);
 
 void atto__clblast_close(atto_device *dev);

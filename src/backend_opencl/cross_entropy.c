@@ -51,10 +51,11 @@ static atto__lanes choose_lanes(atto_device *dev, const struct atto_cross_entrop
                                 const atto__cross_entropy *c, atto__choice_name name)
 {
     const atto__lanes preset = lanes_of(c);
-    const int64_t positions = c->positions < 8192 ? c->positions : 8192;
-    const atto__choice choice = { name, a->x->dtype, { c->classes, positions, 1 + c->smoothed } };
+    const atto__choice choice = { name,
+                                  a->x->dtype,
+                                  { c->classes, atto__many(c->positions), 1 + c->smoothed } };
     atto__ways ways;
-    if (preset == ATTO_LANES_ONE) return preset;
+    if (preset == ATTO_LANES_ONE || !atto__choice_asks(dev, &choice)) return preset;
     ways.count = 0;
     atto__ways_add(&ways, &(atto__way){ { (int32_t)preset }, (int32_t)preset });
     for (int32_t lanes = ATTO_LANES_WARP; lanes <= ATTO_LANES_GROUP; lanes++)

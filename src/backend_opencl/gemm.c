@@ -220,12 +220,21 @@ static void add_tiles(const atto_device *dev, const atto__gemm *g, atto__ways *w
     }
 }
 
-static void list_ways(atto_device *dev, const atto__gemm *g, const plan *preset, atto__ways *ways)
+/* The library is not looked for unless it may be the answer. */
+static bool may_be_clblast(const atto_device *dev, const atto__choice *choice)
+{
+    const atto__tuned *known = atto__tuner_find(dev->tuner, choice->name, atto__choice_key(choice));
+    return atto__choice_lists(dev) || (known && known->way.number[0] == ENGINE_CLBLAST);
+}
+
+static void list_ways(atto_device *dev, const atto__gemm *g, const atto__choice *choice,
+                      const plan *preset, atto__ways *ways)
 {
     ways->count = 0;
     add_way(ways, preset);
-    if (atto__clblast_can(dev, g)) add_way(ways, &(plan){ .engine = ENGINE_CLBLAST, .slices = 1 });
     add_tiles(dev, g, ways);
+    if (may_be_clblast(dev, choice) && atto__clblast_can(dev, g))
+        add_way(ways, &(plan){ .engine = ENGINE_CLBLAST, .slices = 1 });
 }
 
 static void plan_way(const atto__gemm *g, const atto__way *way, plan *p)
@@ -241,7 +250,8 @@ static void plan_way(const atto__gemm *g, const atto__way *way, plan *p)
     cut(g, way->number[2], p);
 }
 
-static atto_status make_plan(atto_device *dev, const atto__gemm *g, plan *p)
+/* foresees: the product may not come, or not so. */
+static atto_status make_plan(atto_device *dev, const atto__gemm *g, bool foresees, plan *p)
 {
     ATTO_REQUIRE(preset_plan(dev, g, p), ATTO_E_BUILD,
                  "work-groups of %d with %llu bytes are too small",
@@ -249,8 +259,9 @@ static atto_status make_plan(atto_device *dev, const atto__gemm *g, plan *p)
     const atto__choice choice = { ATTO_CHOICE_GEMM, g->a->dtype, { g->m, g->n, g->k, kind_of(g) } };
     if (atto__opencl_of(dev)->gemm_tile || !atto__choice_asks(dev, &choice)) return ATTO_OK;
     atto__ways ways;
-    list_ways(dev, g, p, &ways);
-    const atto__way way = atto__choose(dev, &choice, &ways);
+    list_ways(dev, g, &choice, p, &ways);
+    const atto__way way =
+        foresees ? atto__foresee(dev, &choice, &ways) : atto__choose(dev, &choice, &ways);
     plan_way(g, &way, p);
     return ATTO_OK;
 }
@@ -258,7 +269,7 @@ static atto_status make_plan(atto_device *dev, const atto__gemm *g, plan *p)
 int64_t atto__gemm_passes(atto_device *dev, const atto__gemm *g)
 {
     plan p;
-    if (make_plan(dev, g, &p) != ATTO_OK || p.engine != ENGINE_TILES) return 1;
+    if (make_plan(dev, g, true, &p) != ATTO_OK || p.engine != ENGINE_TILES) return 1;
     return atto__divide_up(g->n, p.tile->n);
 }
 
@@ -434,16 +445,26 @@ static atto_status run_in_slices(atto_device *dev, const atto__gemm *g, const pl
     return atto__gemm_finish(dev, &rest, &sums, p->slices);
 }
 
+static atto_status run_plan(atto_device *dev, const atto__gemm *g, const plan *p)
+{
+    return p->slices > 1 ? run_in_slices(dev, g, p) : launch(dev, g, p);
+}
+
+/* What CLBlast cannot do after all is done without it; a measurement wants to know. */
+static atto_status run_clblast(atto_device *dev, const atto__gemm *g)
+{
+    plan p;
+    const atto_status status = atto__clblast_run(dev, g);
+    if (status != ATTO_E_UNSUPPORTED || dev->tuner->trial) return status;
+    ATTO_TRY(make_plan(dev, g, true, &p));
+    return run_plan(dev, g, &p);
+}
+
 atto_status atto__gemm_run(atto_device *dev, const atto__gemm *g)
 {
     plan p;
-    ATTO_TRY(make_plan(dev, g, &p));
-    if (p.engine == ENGINE_CLBLAST) {
-        const atto_status status = atto__clblast_run(dev, g);
-        if (status != ATTO_E_UNSUPPORTED) return status;
-        ATTO_TRY(make_plan(dev, g, &p)); /* without it */
-    }
-    return p.slices > 1 ? run_in_slices(dev, g, &p) : launch(dev, g, &p);
+    ATTO_TRY(make_plan(dev, g, false, &p));
+    return p.engine == ENGINE_CLBLAST ? run_clblast(dev, g) : run_plan(dev, g, &p);
 }
 
 atto_status atto__gemm_prepare(atto_device *dev, atto_dtype dtype)
@@ -453,7 +474,7 @@ atto_status atto__gemm_prepare(atto_device *dev, atto_dtype dtype)
     };
     const atto__gemm g = { .m = 64, .n = 64, .k = 64, .a = &square, .b = &square, .out = &square };
     plan p;
-    ATTO_TRY(make_plan(dev, &g, &p));
+    ATTO_REQUIRE(preset_plan(dev, &g, &p), ATTO_E_BUILD, "work-groups are too small");
     const atto__gemm_knobs knobs = all_knobs(dev, &g);
     atto__variant variant;
     atto__gemm_tile_variant(p.tile, &knobs, &variant);

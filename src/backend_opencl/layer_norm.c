@@ -113,13 +113,14 @@ static atto_status match_params(const call *k, atto_buffer *header, atto_tensor 
 
 /* ---- ways ----
  *
- * Rows of whole vectors can be shared out in many ways. Sizes of the choices are a row's elements, rows (by the thousand
- * they are many), and whether there is a mean. */
+ * Rows of whole vectors can be shared out in many ways. Sizes of the choices are a row's elements, rows, and
+ * whether there is a mean. */
 
 static atto__choice choice_of(const call *k, atto__choice_name name)
 {
-    const int64_t rows = k->n->rows < 8192 ? k->n->rows : 8192;
-    return (atto__choice){ name, k->n->x->dtype, { k->n->cols, rows, k->n->centred ? 1 : 2 } };
+    return (atto__choice){ name,
+                           k->n->x->dtype,
+                           { k->n->cols, atto__many(k->n->rows), k->n->centred ? 1 : 2 } };
 }
 
 /* One of numbers, the first one by default; same: which leaves the bits alone. */
@@ -128,6 +129,7 @@ static int32_t choose_number(const call *k, atto__choice_name name, bool same,
 {
     const atto__choice choice = choice_of(k, name);
     atto__ways ways;
+    if (!atto__choice_asks(k->dev, &choice)) return numbers[0];
     ways.count = 0;
     for (int32_t i = 0; i < count; i++)
         atto__ways_add(&ways, &(atto__way){ { numbers[i] }, same ? 0 : i });
@@ -148,7 +150,7 @@ static void choose_shape(const call *k, atto__choice_name name, const atto__row_
     const int64_t vectors = k->n->cols / atto__vector_elements(k->n->x->dtype);
     const atto__choice choice = choice_of(k, name);
     atto__ways ways;
-    if (!k->whole || !shape->held) return;
+    if (!k->whole || !shape->held || !atto__choice_asks(k->dev, &choice)) return;
     ways.count = 0;
     add_shape(&ways, shape);
     for (int32_t items = 1; items <= most_items; items *= 2) {

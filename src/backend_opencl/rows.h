@@ -42,14 +42,14 @@ static inline int32_t atto__row_floats(const atto_device *dev)
     return atto__opencl_of(dev)->nvidia ? ATTO_ROW_FLOATS_NVIDIA : ATTO_ROW_FLOATS;
 }
 
-/* How to share out that many rows; a way's numbers are lanes, items, held and group. Rows by the
- * thousand are many. */
+/* How to share out that many rows; a way's numbers are lanes, items, held and group. */
 static inline atto__row_knobs atto__row_choose(atto_device *dev, atto__choice_name name,
                                                atto_dtype dtype, int64_t slots, int64_t rows,
                                                int32_t floats)
 {
     const int32_t group = (int32_t)atto__opencl_of(dev)->group_size;
-    const atto__choice choice = { name, dtype, { slots, rows < 8192 ? rows : 8192 } };
+    const atto__choice choice = { name, dtype, { slots, atto__many(rows) } };
+    if (!atto__choice_asks(dev, &choice)) return atto__row_knobs_for(slots, dtype, group, floats);
     atto__row_knobs all[ATTO_ROW_WAYS];
     const int32_t count =
         atto__row_knobs_all(slots, dtype, group, dev->info.max_work_group, floats, all);

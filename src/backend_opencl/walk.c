@@ -188,6 +188,7 @@ static int32_t choose_items(atto_device *dev, const atto__elementwise *call)
                                   call->tensors[0]->dtype,
                                   { call->layout->numel, call->count } };
     atto__ways ways;
+    if (!atto__choice_asks(dev, &choice)) return ATTO_DENSE_ITEMS;
     ways.count = 0;
     atto__ways_add(&ways, &(atto__way){ .number = { ATTO_DENSE_ITEMS } });
     for (int32_t items = 1; items <= 4; items *= 2)
