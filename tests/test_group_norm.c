@@ -460,6 +460,35 @@ static void group_norm_of_no_values(void **state)
     }
 }
 
+static void group_norm_of_no_images_learns_nothing(void **state)
+{
+    (void)state;
+    const float held[4] = { 1.0f, 2.0f, 3.0f, 4.0f };
+    float got[4];
+    atto_tensor x, y, mean, var;
+    MUST(atto_tensor_alloc(test_dev, ATTO_F32, atto_shape3(0, 4, 3), &x));
+    MUST(atto_tensor_alloc(test_dev, ATTO_F32, atto_shape3(0, 4, 3), &y));
+    MUST(atto_tensor_alloc(test_dev, ATTO_F32, atto_shape1(4), &mean));
+    MUST(atto_tensor_alloc(test_dev, ATTO_F32, atto_shape1(4), &var));
+    MUST(atto_tensor_write(&mean, held));
+    MUST(atto_tensor_write(&var, held));
+    MUST(atto_group_norm_forward(test_dev, &(struct atto_group_norm_args){ .x = &x,
+                                                                           .y = &y,
+                                                                           .groups = 4,
+                                                                           .running_mean = &mean,
+                                                                           .running_var = &var,
+                                                                           .momentum = 0.1f,
+                                                                           .eps = 1e-5f }));
+    MUST(atto_tensor_read(&mean, got));
+    assert_memory_equal(got, held, sizeof held);
+    MUST(atto_tensor_read(&var, got));
+    assert_memory_equal(got, held, sizeof held);
+    atto_tensor_free(&x);
+    atto_tensor_free(&y);
+    atto_tensor_free(&mean);
+    atto_tensor_free(&var);
+}
+
 static void refuse(void (*spoil)(gn_scene *s), bool backward, atto_status status, const char *words)
 {
     gn_scene s;
@@ -557,6 +586,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(group_norm_module_matches_the_op),
     cmocka_unit_test(group_norm_keeps_the_digits_of_a_large_mean),
     cmocka_unit_test(group_norm_of_no_values),
+    cmocka_unit_test(group_norm_of_no_images_learns_nothing),
     cmocka_unit_test(group_norm_refuses_what_does_not_fit),
 };
 TEST_MAIN("group_norm", tests)

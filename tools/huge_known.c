@@ -52,8 +52,9 @@ static bool expect_pattern(huge *h, const atto_tensor *flat, const pattern *p)
         if (status != ATTO_OK) return tool_fail("reading a block", status) == TOOL_OK;
         for (int64_t i = 0; i < length[b]; i++) {
             const double want = p->part[(start[b] + i) / p->run % PARTS];
-            const double off = fabs((double)h->got[i] - want) / (0x1p-10 * fabs(want) + 0x1p-10);
-            if (!(off <= worst)) worst = off;
+            double off = fabs((double)h->got[i] - want) / (0x1p-10 * fabs(want) + 0x1p-10);
+            if (isnan(off)) off = (double)INFINITY;
+            if (off > worst) worst = off;
         }
         printf(" %9.3f", worst);
         ok = ok && worst <= 1;

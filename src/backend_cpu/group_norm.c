@@ -358,7 +358,8 @@ static void finish_backward(const job *j, int64_t image)
             const int64_t at = image * j->channels + c;
             j->scale[at] = rstd * j->w[c];
             j->offset[at] = rstd * (float)(first / (double)j->values);
-            j->slope[at] = rstd * rstd * (float)(second / (double)j->values);
+            j->slope[at] =
+                rstd * (rstd * (float)(second / (double)j->values)); /* rstd^2 may be infinite */
         }
     }
 }

@@ -70,7 +70,7 @@ ATTO_INLINE vec vec_from_f16(vec_half h)
 {
 #if defined(__AVX512F__)
     return (vec)_mm512_cvtph_ps((__m256i)h);
-#elif defined(__F16C__)
+#elif VEC_LANES == 8 && defined(__F16C__)
     return (vec)_mm256_cvtph_ps((__m128i)h);
 #else
     const vec_u32 wide = __builtin_convertvector(h, vec_u32);

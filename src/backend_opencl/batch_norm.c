@@ -51,7 +51,7 @@ static void choose_slabs(atto__bn_plan *p)
     p->per_slab = atto__group_count(atto__group_count(p->folded, slabs), step) * step;
     p->slabs = atto__group_count(p->folded, p->per_slab);
     p->wide = p->dev->options.set.index_bits == 64 || p->folded >= INT32_MAX / 2 ||
-              p->g.channels >= INT32_MAX / 2;
+              p->g.channels >= INT32_MAX / 2 || atto_tensor_numel(p->a->x) >= INT32_MAX;
 }
 
 static atto_status take(atto__bn_plan *p, int32_t header, int64_t count, atto_tensor *out)

@@ -144,6 +144,7 @@ atto_status atto__opencl_group_norm_forward(atto_device *dev, const struct atto_
     struct atto_batch_norm_args moments = b;
     atto__bn_plan channels, groups;
     running r;
+    if (a->x->shape[0] == 0) return ATTO_OK; /* running statistics stay */
     if (atto__group_norm_of(a).values == 0) return no_values(a);
     if (a->running_mean) {
         ATTO_TRY(begin_running(dev, a, &r));

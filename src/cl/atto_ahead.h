@@ -24,6 +24,9 @@
 #endif
 
 #if ATTO_STAGES
+#if ATTO_NVIDIA < 80 || !ATTO_WHOLE
+#error "ATTO_STAGES needs cp.async, and rows of whole vectors"
+#endif
 /* Of a work-group, for chunks of that many tensors. */
 #define ATTO_STAGE_VECTORS(tensors) (ATTO_STAGES * (tensors)*ATTO_ITEMS * ATTO_WG)
 

@@ -127,10 +127,11 @@ ATTO_KERNEL void atto_nll_loss_positions(__global const ATTO_T *x, const ulong x
             if (wrong) atomic_or(errors + errors_at, BIT_OF_LABELS);
         }
     }
-    if (!partial) return; /* all of them */
-    losses = atto_row_sum(losses, scratch);
+    losses = atto_row_sum(
+        losses,
+        scratch); /* wanted or not: PoCL 3.1 may hang where barriers depend on an argument */
     weights = atto_row_sum(weights, scratch);
-    if (get_local_id(0) != 0) return;
+    if (!partial || get_local_id(0) != 0) return;
     partial[partial_at + get_group_id(0)] = losses;
     partial[partial_at + get_num_groups(0) + get_group_id(0)] = weights;
 }

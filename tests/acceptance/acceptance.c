@@ -409,6 +409,7 @@ static bool run_device(grid_run *g, const char *device)
     printf("%s is %s, %s %s\n", device, g->info.name, g->info.platform, g->info.version);
     bool fine = !g->r->script || start_peer(g);
     g->store = fine ? grid_store_create(g->dev, g->r->script ? g->folder : NULL) : NULL;
+    fine = g->store != NULL;
     for (int i = 0; g->store && i < COUNT_OF(families); i++) run_family(g, families[i]);
     grid_store_destroy(g->store);
     talk_stop(g->peer);

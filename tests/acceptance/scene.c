@@ -308,6 +308,11 @@ static void write_shape(FILE *to, const char *key, const int64_t *shape, int32_t
     fputs("]", to);
 }
 
+static bool is_integer(atto_dtype dtype)
+{
+    return dtype == ATTO_I32 || dtype == ATTO_I64;
+}
+
 /* PyTorch's own tolerances by dtype, as torch.testing has them. */
 static double default_rtol(atto_dtype dtype)
 {
@@ -325,11 +330,12 @@ static bool write_member(grid_scene *s, member *m, FILE *to, bool first)
     if (m->role != OUTPUT) fprintf(to, ", \"in\": \"%s\"", m->file);
     if (m->judged) {
         if (!write_file(s, m, path)) return false;
-        /* A result in f32 of f16 or bf16 inputs is an f32 evaluation of these. */
+        /* A result in f32 of f16 or bf16 inputs is an f32 evaluation of these; an index is right or wrong. */
+        const double rtol = fmax(grad ? f->grad_rtol : f->rtol, default_rtol(m->t.dtype));
+        const double atol = fmax(grad ? f->grad_atol : f->atol, 1e-5);
         fprintf(to, ", \"out\": \"%s\", \"pass\": \"%s\", \"rtol\": %g, \"atol\": %g", path,
-                grad ? "backward" : "forward",
-                fmax(grad ? f->grad_rtol : f->rtol, default_rtol(m->t.dtype)),
-                fmax(grad ? f->grad_atol : f->atol, 1e-5));
+                grad ? "backward" : "forward", is_integer(m->t.dtype) ? 0.0 : rtol,
+                is_integer(m->t.dtype) ? 0.0 : atol);
     }
     fputs("}", to);
     return true;
