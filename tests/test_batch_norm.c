@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* Batch norm, forward and backward: the double oracle decides, on every backend. */
+#define _POSIX_C_SOURCE 200809L
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "atto_test.h"
 #include "oracle_norm.h"
@@ -866,6 +869,76 @@ static void batch_norm_modules_refuse_what_does_not_fit(void **state)
     atto_tape_free(tape);
 }
 
+/* ---- a kernel that cannot be built ---- */
+
+/* A folder with batch_norm.cl as it is, but for a kernel that does not compile. */
+static void spoil_kernel(const char *folder, const char *kernel)
+{
+    char path[64];
+    static char text[1 << 17];
+    FILE *file = fopen(ATTO_CL_DIR "/batch_norm.cl", "r");
+    assert_non_null(file);
+    const size_t n = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    assert_in_range(n, 1, sizeof text - 2);
+    snprintf(path, sizeof path, "%s/batch_norm.cl", folder);
+    file = fopen(path, "w");
+    assert_non_null(file);
+    fprintf(file, "#ifdef ATTO_KERNEL_%s\n#error no such kernel\n#endif\n%.*s", kernel, (int)n,
+            text);
+    fclose(file);
+}
+
+static void drop_log(void *data, atto_log_level level, const char *message)
+{
+    (void)data, (void)level, (void)message;
+}
+
+/* Running statistics of x = 1 everywhere, from 0, are updated once, whoever computes y. */
+static void batch_norm_that_falls_back_updates_statistics_once(void **state)
+{
+    (void)state;
+    if (!test_on_opencl()) {
+        printf("           skipped: the CPU backend has no kernels\n");
+        return;
+    }
+    char folder[] = "/tmp/atto-test-XXXXXX", path[64];
+    assert_non_null(mkdtemp(folder));
+    spoil_kernel(folder, "atto_batch_norm_apply");
+    const atto_device_options options = { .kernel_dir = folder, .log = drop_log };
+    atto_device *dev;
+    atto_device_stats stats;
+    float got[2];
+    atto_tensor x, y, mean, var;
+    MUST(atto_device_open(test_device_name(), &options, &dev));
+    MUST(atto_tensor_alloc(dev, ATTO_F32, atto_shape3(3, 2, 5), &x));
+    MUST(atto_tensor_alloc(dev, ATTO_F32, atto_shape3(3, 2, 5), &y));
+    MUST(atto_tensor_alloc(dev, ATTO_F32, atto_shape1(2), &mean));
+    MUST(atto_tensor_alloc(dev, ATTO_F32, atto_shape1(2), &var));
+    MUST(atto_tensor_fill(&x, 1.0));
+    MUST(atto_tensor_fill(&mean, 0.0));
+    MUST(atto_tensor_fill(&var, 0.0));
+    MUST(atto_batch_norm_forward(dev, &(struct atto_batch_norm_args){ .x = &x,
+                                                                      .y = &y,
+                                                                      .running_mean = &mean,
+                                                                      .running_var = &var,
+                                                                      .training = true,
+                                                                      .momentum = 0.25f,
+                                                                      .eps = 1e-5f }));
+    MUST(atto_tensor_read(&mean, got));
+    assert_float_equal(got[0], 0.25, 1e-6);
+    MUST(atto_device_stats_get(dev, &stats));
+    assert_int_equal(stats.fallbacks, 1);
+    atto_tensor_free(&x);
+    atto_tensor_free(&y);
+    atto_tensor_free(&mean);
+    atto_tensor_free(&var);
+    atto_device_close(dev);
+    snprintf(path, sizeof path, "%s/batch_norm.cl", folder);
+    remove(path);
+    rmdir(folder);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(batch_norm_matches_oracle_with_all_options),
     cmocka_unit_test(batch_norm_takes_every_activation),
@@ -884,6 +957,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(batch_norm_repeats_bit_for_bit),
     cmocka_unit_test(batch_norm_in_a_steady_state_costs_launches_only),
     cmocka_unit_test(batch_norm_refuses_what_does_not_fit),
+    cmocka_unit_test(batch_norm_that_falls_back_updates_statistics_once),
     cmocka_unit_test(batch_norm_modules_have_pytorchs_state),
     cmocka_unit_test(batch_norm_modules_track_and_evaluate),
     cmocka_unit_test(batch_norm_modules_refuse_what_does_not_fit),

@@ -223,6 +223,12 @@ static atto_status no_values(const struct atto_batch_norm_args *a)
     return a->rstd ? atto_tensor_fill(a->rstd, NAN) : ATTO_OK;
 }
 
+atto_status atto__bn_ensure(const atto__bn_plan *p, const char *kernel)
+{
+    const atto__variant variant = atto__bn_variant(p, kernel, ATTO_F32);
+    return atto__prepare(p->dev, &variant);
+}
+
 atto_status atto__opencl_batch_norm_forward(atto_device *dev, const struct atto_batch_norm_args *a,
                                             const atto__layout *layout)
 {
@@ -233,6 +239,7 @@ atto_status atto__opencl_batch_norm_forward(atto_device *dev, const struct atto_
     ATTO_TRY(begin(dev, a, false, layout, &p));
     p.mean = a->mean ? *a->mean : atto__bn_half(&p, 0);
     p.rstd = a->rstd ? *a->rstd : atto__bn_half(&p, 1);
+    if (a->training && g.values > 0) ATTO_TRY(atto__bn_ensure(&p, "atto_batch_norm_apply"));
     if (a->training) ATTO_TRY(atto__bn_moments(&p));
     ATTO_TRY(atto__bn_finish(&p));
     return g.values > 0 ? atto__bn_apply(&p) : ATTO_OK;
@@ -328,6 +335,8 @@ atto_status atto__opencl_batch_norm_backward(atto_device *dev, const struct atto
     ATTO_TRY(begin(dev, a, true, layout, &p));
     p.mean = *a->mean, p.rstd = *a->rstd;
     const bool empty = p.g.values == 0, sums = a->training && a->dx;
+    const bool wants_dx = !empty && (a->dx || a->dresidual);
+    if (wants_dx) ATTO_TRY(atto__bn_ensure(&p, "atto_batch_norm_dx"));
     atto__bn_pairs k = atto__bn_slabs(&p);
     k.sums = sums ? &p.numbers : NULL;
     k.w = p.w;
@@ -337,7 +346,7 @@ atto_status atto__opencl_batch_norm_backward(atto_device *dev, const struct atto
         if (!empty) ATTO_TRY(atto__bn_sums(&p));
         ATTO_TRY(atto__bn_join(&p, &k));
     }
-    return !empty && (a->dx || a->dresidual) ? atto__bn_dx(&p, k.sums) : ATTO_OK;
+    return wants_dx ? atto__bn_dx(&p, k.sums) : ATTO_OK;
 }
 
 atto_status atto__bn_prepare(atto_device *dev, const char *kernel, atto_dtype dtype)

@@ -56,6 +56,10 @@ atto_status atto__bn_dx(const atto__bn_plan *p, const atto_tensor *sums);
 
 /* A kernel that merges, and its work-groups for so many channels. */
 atto__variant atto__bn_variant(const atto__bn_plan *p, const char *kernel, atto_dtype out);
+
+/* Builds the kernel that a call ends with before it updates what it also reads (running statistics, gradients that are
+ * added to): one that cannot be built sends the whole call to the CPU, which would update them once more. */
+atto_status atto__bn_ensure(const atto__bn_plan *p, const char *kernel);
 int64_t atto__bn_merging_groups(const atto__bn_plan *p, int64_t channels);
 
 /* A tensor, or none. */

@@ -156,6 +156,7 @@ atto_status atto__opencl_group_norm_forward(atto_device *dev, const struct atto_
         ATTO_TRY(begin_channels(dev, &moments, a->groups, layout, &groups));
     else
         ATTO_TRY(begin_groups(&channels, &moments, &groups));
+    ATTO_TRY(atto__bn_ensure(&channels, "atto_batch_norm_apply"));
     ATTO_TRY(find_statistics(&channels, &groups));
     if (a->running_mean) ATTO_TRY(end_running(&channels, a, &r));
     return atto__bn_apply(&channels);
@@ -208,6 +209,7 @@ atto_status atto__opencl_group_norm_backward(atto_device *dev, const struct atto
     atto__bn_plan p;
     ATTO_TRY(begin_channels(dev, &b, a->groups, layout, &p));
     p.mean = *a->mean, p.rstd = *a->rstd;
+    if (a->dx && !empty) ATTO_TRY(atto__bn_ensure(&p, "atto_batch_norm_dx"));
     if (!empty) ATTO_TRY(find_sums(&p));
     const atto__bn_pairs images = { .from = &p.numbers,
                                     .channels = channels,
