@@ -108,11 +108,15 @@ static const atto__gemm_tile *choose_gpu_tile(const atto_device *dev, const atto
 }
 
 /* A CPU runs work-groups one after another in vectors of work-items. With PoCL on two Zen 5 cores products of 256^3
- * take 8 times as long with tiles of 32 x 32. */
-static const atto__gemm_tile *choose_cpu_tile(const atto_device *dev)
+ * take 8 times as long with tiles of 32 x 32 as with larger ones, which on the other hand take twice as long to
+ * build: some seconds. */
+#define CPU_LARGE_PRODUCT (1 << 21)
+
+static const atto__gemm_tile *choose_cpu_tile(const atto_device *dev, const atto__gemm *g)
 {
     static const char *const names[] = { "64x64", "32x32", "8x32" };
-    for (int32_t i = 0; i < 3; i++)
+    const bool large = (double)g->m * (double)g->n * (double)g->k >= CPU_LARGE_PRODUCT;
+    for (int32_t i = large ? 0 : 1; i < 3; i++)
         if (tile_fits(dev, tile_named(names[i]))) return tile_named(names[i]);
     return NULL;
 }
@@ -121,7 +125,7 @@ static const atto__gemm_tile *choose_tile(const atto_device *dev, const atto__ge
 {
     const atto__gemm_tile *forced = atto__opencl_of(dev)->gemm_tile;
     if (forced && tile_fits(dev, forced)) return forced;
-    return is_cpu(dev) ? choose_cpu_tile(dev) : choose_gpu_tile(dev, g);
+    return is_cpu(dev) ? choose_cpu_tile(dev, g) : choose_gpu_tile(dev, g);
 }
 
 /* Slices of k with which there is work for all. */
