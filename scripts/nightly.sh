@@ -4,7 +4,7 @@
 # indices and a small device for all families, and all OpenCL tests on Oclgrind.
 #
 #   scripts/nightly.sh         all of it, about an hour on two cores
-#   scripts/nightly.sh NAME    one of: portability disguises asan exhaustive intel oclgrind mutate
+#   scripts/nightly.sh NAME    one of: portability pocl disguises asan exhaustive intel oclgrind mutate
 
 set -euo pipefail
 source "$(dirname "$0")/common.sh"
@@ -14,6 +14,14 @@ portability() { "$root/scripts/portability.sh" --full; }
 mutate() { "$root/scripts/mutate.sh"; }
 
 oclgrind() { "$root/scripts/oclgrind.sh" '\.opencl$'; }
+
+# CI runs a part of the cases.
+pocl()
+(
+    build release
+    only_pocl
+    tests release -R '\.opencl$' -LE 'wide|small'
+)
 
 disguises()
 (
@@ -51,7 +59,7 @@ intel()
     unset OCL_ICD_VENDORS
 }
 
-all=(portability disguises asan exhaustive intel oclgrind mutate)
+all=(portability pocl disguises asan exhaustive intel oclgrind mutate)
 parts=("${all[@]}")
 if [ "${1:-}" = --help ]; then
     usage

@@ -3,7 +3,8 @@
 # Compiles the kernels for Intel, AMD and NVIDIA without any of their GPUs; warnings are errors.
 #
 #   scripts/portability.sh            each variant for one Intel device, one AMD device and NVIDIA
-#   scripts/portability.sh --touched  and for all targets where the last change touched its file
+#   scripts/portability.sh --touched  each for one device of one of them, in turn; for all targets where the last
+#                                     change touched its file
 #   scripts/portability.sh --full     each variant for all targets
 #
 # The variants are the test set of src/variants.c. Before them each file is compiled alone, as
@@ -15,6 +16,7 @@ source "$(dirname "$0")/common.sh"
 intel=(skl tgllp dg2 pvc)           # ocloc takes one device a call
 amd=(gfx906 gfx90a gfx1030 gfx1100) # gfx1100 is newer than Debian's device libraries
 nvidia=(nvptx64)
+in_turn=(skl gfx906 nvptx64 tgllp gfx90a nvptx64 dg2 gfx1030 nvptx64 pvc gfx1100 nvptx64)
 kernels=$root/src/cl
 folder=$root/build/portability
 includes=(-I "$kernels" -I "$root/include")
@@ -102,6 +104,8 @@ plan()
             for target in "${intel[@]}" "${amd[@]}" "${nvidia[@]}"; do
                 printf '%s\t%s\t%s\n' "$target" "$file" "$options"
             done
+        elif [ -n "$sparse" ]; then
+            printf '%s\t%s\t%s\n' "${in_turn[number % ${#in_turn[@]}]}" "$file" "$options"
         else
             printf '%s\t%s\t%s\n' "${intel[number % ${#intel[@]}]}" "$file" "$options" \
                 "${amd[number % ${#amd[@]}]}" "$file" "$options" "${nvidia[0]}" "$file" "$options"
@@ -135,9 +139,13 @@ variants()
 }
 
 everywhere=
+sparse=
 case ${1:-} in
     '') ;;
-    --touched) everywhere=$(touched) ;;
+    --touched)
+        everywhere=$(touched)
+        sparse=yes
+        ;;
     --full) everywhere='*' ;;
     --one)
         one "$2"

@@ -29,7 +29,8 @@ const char *test_device_name(void);
 
 bool test_on_opencl(void);
 
-/* The device plays another one (ctest labels wide and small): a part of the cases is enough. */
+/* The device plays another one (ctest labels wide and small), or ATTO_TEST_PART is set, as the gate pocl does for want of
+ * time: a part of the cases is enough. */
 bool test_in_disguise(void);
 
 /* Runs the tests on the device under test. Returns 77, which ctest shows as skipped, when OpenCL is
