@@ -126,6 +126,25 @@ static void note_open(atto__trial *open, const atto__choice *choice, uint64_t ke
     asked->ways = *ways;
 }
 
+bool atto__choice_lists(const atto_device *dev)
+{
+    const atto__tuner *tuner = dev->tuner;
+    return tuner && (tuner->trial || tuner->explicitly || tuner->on_first_use);
+}
+
+/* Whether there is nothing to look up or to note. */
+static bool is_idle(const atto_device *dev, atto__choice_name name)
+{
+    return !dev->tuner || (dev->tuner->known[name].count == 0 && !atto__choice_lists(dev));
+}
+
+bool atto__choice_asks(const atto_device *dev, const atto__choice *choice)
+{
+    if (is_idle(dev, choice->name)) return false;
+    return atto__choice_lists(dev) ||
+           atto__tuner_find(dev->tuner, choice->name, atto__choice_key(choice));
+}
+
 /* While a call is measured: what the measurement wants to see next; else what is known. */
 static atto__way look_up(const atto__tuner *tuner, const atto__choice *choice, uint64_t key,
                          const atto__ways *ways)
@@ -136,33 +155,19 @@ static atto__way look_up(const atto__tuner *tuner, const atto__choice *choice, u
     return known && !tuner->presets_only ? pick(ways, &known->way) : ways->list[0];
 }
 
-bool atto__choice_lists(const atto_device *dev)
-{
-    const atto__tuner *tuner = dev->tuner;
-    return tuner && (tuner->trial || tuner->explicitly || tuner->on_first_use);
-}
-
-bool atto__choice_asks(const atto_device *dev, const atto__choice *choice)
-{
-    const atto__tuner *tuner = dev->tuner;
-    if (!tuner) return false;
-    return atto__choice_lists(dev) ||
-           (tuner->known[choice->name].count > 0 &&
-            atto__tuner_find(tuner, choice->name, atto__choice_key(choice)));
-}
-
 atto__way atto__foresee(const atto_device *dev, const atto__choice *choice, const atto__ways *ways)
 {
-    if (!atto__choice_asks(dev, choice)) return ways->list[0];
+    if (is_idle(dev, choice->name)) return ways->list[0];
     return look_up(dev->tuner, choice, atto__choice_key(choice), ways);
 }
 
 atto__way atto__choose(atto_device *dev, const atto__choice *choice, const atto__ways *ways)
 {
     atto__tuner *tuner = dev->tuner;
-    if (!atto__choice_asks(dev, choice)) return ways->list[0];
+    if (is_idle(dev, choice->name)) return ways->list[0];
     const uint64_t key = atto__choice_key(choice);
-    if (!tuner->trial && atto__tuner_is_open(tuner, choice->name, key))
+    const bool measures = !tuner->trial && (tuner->explicitly || tuner->on_first_use);
+    if (measures && atto__tuner_is_open(tuner, choice->name, key))
         note_open(&tuner->open, choice, key, ways);
     return look_up(tuner, choice, key, ways);
 }

@@ -114,12 +114,6 @@ atto__variant atto__bn_variant(const atto__bn_plan *p, const char *kernel, atto_
     return variant;
 }
 
-void atto__bn_optional(atto__args *args, const atto_tensor *t)
-{
-    const atto_tensor none = atto_tensor_of(NULL, ATTO_F32, atto_shape1(0), 0);
-    atto__arg_tensor(args, t ? t : &none);
-}
-
 /* PLACE_PARAMETERS */
 static void arg_place(atto__args *args, const atto__bn_plan *p)
 {
@@ -134,8 +128,8 @@ static void arg_channels(atto__args *args, const atto__bn_plan *p)
 {
     atto__arg_tensor(args, &p->mean);
     atto__arg_tensor(args, &p->rstd);
-    atto__bn_optional(args, p->w);
-    atto__bn_optional(args, p->b);
+    atto__arg_optional(args, p->w);
+    atto__arg_optional(args, p->b);
     atto__arg_ulong(args, (uint64_t)p->per_stat);
     atto__arg_ulong(args, (uint64_t)p->params);
 }
@@ -175,9 +169,9 @@ atto_status atto__bn_finish(const atto__bn_plan *p)
     atto__arg_memory(&args, atto__memory(&p->partial));
     atto__arg_tensor(&args, &p->mean);
     atto__arg_tensor(&args, &p->rstd);
-    atto__bn_optional(&args, a->running_mean);
-    atto__bn_optional(&args, a->running_var);
-    atto__bn_optional(&args, a->batches);
+    atto__arg_optional(&args, a->running_mean);
+    atto__arg_optional(&args, a->running_var);
+    atto__arg_optional(&args, a->batches);
     atto__arg_ulong(&args, (uint64_t)p->g.channels);
     atto__arg_uint(&args, (uint32_t)p->per_stat);
     atto__arg_ulong(&args, (uint64_t)(a->training ? p->slabs : 0));
@@ -197,9 +191,9 @@ atto_status atto__bn_apply(const atto__bn_plan *p)
     atto__args args;
     args.count = 0;
     atto__arg_tensor(&args, a->x);
-    atto__bn_optional(&args, a->residual);
+    atto__arg_optional(&args, a->residual);
     atto__arg_tensor(&args, a->y);
-    atto__bn_optional(&args, a->training ? a->batches : NULL);
+    atto__arg_optional(&args, a->training ? a->batches : NULL);
     arg_channels(&args, p);
     arg_place(&args, p);
     atto__arg_float(&args, a->act.a);
@@ -216,11 +210,10 @@ atto_tensor atto__bn_half(const atto__bn_plan *p, int64_t which)
     return half;
 }
 
-/* No values: no mean, and nothing to learn from. */
-static atto_status no_values(const struct atto_batch_norm_args *a)
+atto_status atto__bn_no_values(atto_device *dev, const atto_tensor *mean, const atto_tensor *rstd)
 {
-    if (a->mean) ATTO_TRY(atto_tensor_fill(a->mean, NAN));
-    return a->rstd ? atto_tensor_fill(a->rstd, NAN) : ATTO_OK;
+    if (mean) ATTO_TRY(atto__fill(dev, mean, (double)NAN));
+    return rstd ? atto__fill(dev, rstd, (double)NAN) : ATTO_OK;
 }
 
 atto_status atto__bn_ensure(const atto__bn_plan *p, const char *kernel)
@@ -235,7 +228,7 @@ atto_status atto__opencl_batch_norm_forward(atto_device *dev, const struct atto_
     atto__bn_plan p;
     const atto__batch_norm g = atto__batch_norm_of(a->x, layout->channels_last);
     if (g.channels == 0) return ATTO_OK;
-    if (g.values == 0 && a->training) return no_values(a);
+    if (g.values == 0 && a->training) return atto__bn_no_values(dev, a->mean, a->rstd);
     ATTO_TRY(begin(dev, a, false, layout, &p));
     p.mean = a->mean ? *a->mean : atto__bn_half(&p, 0);
     p.rstd = a->rstd ? *a->rstd : atto__bn_half(&p, 1);
@@ -254,7 +247,7 @@ static void arg_gradient(atto__args *args, const atto__bn_plan *p)
     args->count = 0;
     atto__arg_tensor(args, a->x);
     atto__arg_tensor(args, a->dy);
-    atto__bn_optional(args, a->act.kind == ATTO_ACT_IDENTITY ? NULL : a->residual);
+    atto__arg_optional(args, a->act.kind == ATTO_ACT_IDENTITY ? NULL : a->residual);
     arg_channels(args, p);
     arg_place(args, p);
     atto__arg_float(args, a->act.a);
@@ -279,9 +272,9 @@ static atto_status launch_join(const atto__bn_plan *p, const atto__bn_pairs *k)
     args.count = 0;
     atto__arg_memory(&args, atto__memory(k->from));
     atto__arg_memory(&args, k->sums ? atto__memory(k->sums) : NULL);
-    atto__bn_optional(&args, k->dw);
-    atto__bn_optional(&args, k->db);
-    atto__bn_optional(&args, k->w);
+    atto__arg_optional(&args, k->dw);
+    atto__arg_optional(&args, k->db);
+    atto__arg_optional(&args, k->w);
     atto__arg_ulong(&args, (uint64_t)k->channels);
     atto__arg_ulong(&args, (uint64_t)k->count);
     atto__arg_ulong(&args, (uint64_t)k->apart);
@@ -320,8 +313,8 @@ atto_status atto__bn_dx(const atto__bn_plan *p, const atto_tensor *sums)
     arg_gradient(&args, p);
     atto__arg_memory(&args, sums ? atto__memory(sums) : NULL);
     atto__arg_ulong(&args, (uint64_t)(p->g.channels / p->per_stat));
-    atto__bn_optional(&args, a->dx);
-    atto__bn_optional(&args, a->dresidual);
+    atto__arg_optional(&args, a->dx);
+    atto__arg_optional(&args, a->dresidual);
     atto__arg_uint(&args, a->add_dx);
     atto__arg_uint(&args, a->add_dresidual);
     return launch_slabs(p, "atto_batch_norm_dx", &args);

@@ -57,13 +57,13 @@ atto_status atto__bn_dx(const atto__bn_plan *p, const atto_tensor *sums);
 /* A kernel that merges, and its work-groups for so many channels. */
 atto__variant atto__bn_variant(const atto__bn_plan *p, const char *kernel, atto_dtype out);
 
+/* No values: no mean, and nothing to learn from. Tensors may be NULL. */
+atto_status atto__bn_no_values(atto_device *dev, const atto_tensor *mean, const atto_tensor *rstd);
+
 /* Builds the kernel that a call ends with before it updates what it also reads (running statistics, gradients that are
  * added to): one that cannot be built sends the whole call to the CPU, which would update them once more. */
 atto_status atto__bn_ensure(const atto__bn_plan *p, const char *kernel);
 int64_t atto__bn_merging_groups(const atto__bn_plan *p, int64_t channels);
-
-/* A tensor, or none. */
-void atto__bn_optional(atto__args *args, const atto_tensor *t);
 
 /* Builds the kernel for row-major images in that dtype. */
 atto_status atto__bn_prepare(atto_device *dev, const char *kernel, atto_dtype dtype);

@@ -101,13 +101,6 @@ static int64_t positions_per_group(const call *k)
     }
 }
 
-/* Buffer NULL where there is no tensor. */
-static void arg_optional(atto__args *args, const atto_tensor *t)
-{
-    const atto_tensor none = atto_tensor_of(NULL, ATTO_F32, atto_shape1(0), 0);
-    atto__arg_tensor(args, t ? t : &none);
-}
-
 /* POSITION_PARAMETERS */
 static void arg_positions(atto__args *args, const call *k, bool wide)
 {
@@ -169,10 +162,10 @@ static atto_status launch_sum(atto_device *dev, const sums *s, int64_t n, bool m
     const atto__variant variant = sum_variant();
     atto__args args;
     args.count = 0;
-    arg_optional(&args, s->each);
-    arg_optional(&args, s->share);
-    arg_optional(&args, s->loss);
-    arg_optional(&args, s->total);
+    atto__arg_optional(&args, s->each);
+    atto__arg_optional(&args, s->share);
+    atto__arg_optional(&args, s->loss);
+    atto__arg_optional(&args, s->total);
     atto__arg_ulong(&args, (uint64_t)n);
     atto__arg_uint(&args, mean);
     return atto__launch(dev, &variant, &args, groups);
@@ -209,10 +202,10 @@ static atto_status launch_forward(const call *k, const atto_tensor *each, const 
     args.count = 0;
     atto__arg_tensor(&args, k->a->x);
     atto__arg_tensor(&args, k->a->target);
-    arg_optional(&args, k->weight);
+    atto__arg_optional(&args, k->weight);
     atto__arg_tensor(&args, each);
-    arg_optional(&args, share);
-    arg_optional(&args, k->a->lse);
+    atto__arg_optional(&args, share);
+    atto__arg_optional(&args, k->a->lse);
     atto__arg_error_word(&args, k->dev);
     arg_positions(&args, k, is_wide(k));
     return atto__launch(k->dev, &variant, &args,
@@ -250,7 +243,7 @@ static atto_status sum_shares(const call *k, const atto_tensor *out)
     atto__args args;
     args.count = 0;
     atto__arg_tensor(&args, k->a->target);
-    arg_optional(&args, k->weight);
+    atto__arg_optional(&args, k->weight);
     atto__arg_tensor(&args, &share.view);
     arg_positions(&args, k, is_wide(k));
     const int64_t group = atto__opencl_of(k->dev)->group_size;
@@ -268,12 +261,12 @@ static atto_status launch_backward(const call *k, const atto_tensor *total, floa
     args.count = 0;
     atto__arg_tensor(&args, a->x);
     atto__arg_tensor(&args, a->target);
-    arg_optional(&args, k->weight);
+    atto__arg_optional(&args, k->weight);
     atto__arg_tensor(&args, a->dloss);
-    arg_optional(&args, a->lse);
-    arg_optional(&args, total);
-    arg_optional(&args, a->dx);
-    arg_optional(&args, a->dtarget);
+    atto__arg_optional(&args, a->lse);
+    atto__arg_optional(&args, total);
+    atto__arg_optional(&args, a->dx);
+    atto__arg_optional(&args, a->dtarget);
     atto__arg_error_word(&args, k->dev);
     arg_positions(&args, k, is_wide(k));
     atto__arg_uint(&args, a->reduction == ATTO_REDUCTION_NONE);

@@ -130,13 +130,6 @@ static atto_status find_statistics(atto__bn_plan *p, atto__bn_plan *q)
     return ATTO_OK;
 }
 
-/* No values: no mean, and nothing to learn from. */
-static atto_status no_values(const struct atto_group_norm_args *a)
-{
-    if (a->mean) ATTO_TRY(atto_tensor_fill(a->mean, NAN));
-    return a->rstd ? atto_tensor_fill(a->rstd, NAN) : ATTO_OK;
-}
-
 atto_status atto__opencl_group_norm_forward(atto_device *dev, const struct atto_group_norm_args *a,
                                             const atto__layout *layout)
 {
@@ -145,7 +138,7 @@ atto_status atto__opencl_group_norm_forward(atto_device *dev, const struct atto_
     atto__bn_plan channels, groups;
     running r;
     if (a->x->shape[0] == 0) return ATTO_OK; /* running statistics stay */
-    if (atto__group_norm_of(a).values == 0) return no_values(a);
+    if (atto__group_norm_of(a).values == 0) return atto__bn_no_values(dev, a->mean, a->rstd);
     if (a->running_mean) {
         ATTO_TRY(begin_running(dev, a, &r));
         moments.running_mean = &r.mean, moments.running_var = &r.var;
@@ -172,7 +165,7 @@ static atto_status launch_groups(const atto__bn_plan *p, int64_t values, const a
     args.count = 0;
     atto__arg_memory(&args, atto__memory(&p->numbers));
     atto__arg_memory(&args, atto__memory(means));
-    atto__bn_optional(&args, p->w);
+    atto__arg_optional(&args, p->w);
     atto__arg_ulong(&args, (uint64_t)p->g.channels);
     atto__arg_ulong(&args, (uint64_t)p->per_stat);
     atto__arg_ulong(&args, (uint64_t)p->params);

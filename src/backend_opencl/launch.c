@@ -24,6 +24,12 @@ void atto__arg_tensor(atto__args *args, const atto_tensor *t)
     atto__arg_ulong(args, (uint64_t)t->offset);
 }
 
+void atto__arg_optional(atto__args *args, const atto_tensor *t)
+{
+    const atto_tensor none = { .buffer = NULL };
+    atto__arg_tensor(args, t ? t : &none);
+}
+
 void atto__arg_error_word(atto__args *args, const atto_device *dev)
 {
     atto__arg_memory(args, dev->error_word->memory);

@@ -33,6 +33,9 @@ void atto__arg_memory(atto__args *args, void *memory);
 
 /* A tensor is two arguments: buffer (NULL if it has none) and ulong element offset. */
 void atto__arg_tensor(atto__args *args, const atto_tensor *t);
+
+/* The same; buffer NULL where t is NULL. */
+void atto__arg_optional(atto__args *args, const atto_tensor *t);
 /* The device's error word, as such a tensor of one uint. */
 void atto__arg_error_word(atto__args *args, const atto_device *dev);
 

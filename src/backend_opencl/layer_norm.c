@@ -59,12 +59,6 @@ static int32_t items_of(const call *k, const atto__row_shape *rows)
     return rows->group > 0 ? rows->group : group_of(k);
 }
 
-static void arg_optional(atto__args *args, const atto_tensor *t)
-{
-    const atto_tensor none = atto_tensor_of(NULL, ATTO_F32, atto_shape1(0), 0);
-    atto__arg_tensor(args, t ? t : &none);
-}
-
 static atto_status take_floats(atto_device *dev, int64_t count, atto_buffer *header,
                                atto_tensor *out)
 {
@@ -196,11 +190,11 @@ static atto_status norm_forward(atto_device *dev, const atto__row_norm *n)
     atto__args args;
     args.count = 0;
     atto__arg_tensor(&args, n->x);
-    arg_optional(&args, w);
-    arg_optional(&args, b);
+    atto__arg_optional(&args, w);
+    atto__arg_optional(&args, b);
     atto__arg_tensor(&args, n->y);
-    arg_optional(&args, n->mean);
-    arg_optional(&args, n->rstd);
+    atto__arg_optional(&args, n->mean);
+    atto__arg_optional(&args, n->rstd);
     atto__arg_ulong(&args, (uint64_t)n->rows);
     atto__arg_index(&args, k.wide, n->cols);
     atto__arg_float(&args, n->eps);
@@ -283,10 +277,10 @@ static void arg_gradient(atto__args *args, const gradient *g)
     args->count = 0;
     atto__arg_tensor(args, n->x);
     atto__arg_tensor(args, n->dy);
-    arg_optional(args, n->w);
-    arg_optional(args, n->mean);
+    atto__arg_optional(args, n->w);
+    atto__arg_optional(args, n->mean);
     atto__arg_tensor(args, n->rstd);
-    arg_optional(args, n->dx);
+    atto__arg_optional(args, n->dx);
     atto__arg_memory(args, g->partial.buffer ? atto__memory(&g->partial) : NULL);
     atto__arg_memory(args, g->sums.buffer ? atto__memory(&g->sums) : NULL);
     atto__arg_ulong(args, (uint64_t)n->rows);
@@ -345,8 +339,8 @@ static atto_status launch_join(const gradient *g, const atto_tensor *dw, const a
     args.count = 0;
     atto__arg_memory(&args, atto__memory(&g->partial));
     atto__arg_uint(&args, (uint32_t)g->groups);
-    arg_optional(&args, dw);
-    arg_optional(&args, db);
+    atto__arg_optional(&args, dw);
+    atto__arg_optional(&args, db);
     atto__arg_index(&args, g->k.wide, n->cols);
     atto__arg_index(&args, g->k.wide, strips);
     atto__arg_uint(&args, n->add_dw);

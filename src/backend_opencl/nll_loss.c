@@ -59,13 +59,6 @@ static int64_t group_size(const call *k)
     return atto__opencl_of(k->dev)->group_size;
 }
 
-/* Buffer NULL where there is no tensor. */
-static void arg_optional(atto__args *args, const atto_tensor *t)
-{
-    const atto_tensor none = atto_tensor_of(NULL, ATTO_F32, atto_shape1(0), 0);
-    atto__arg_tensor(args, t ? t : &none);
-}
-
 /* RULE_PARAMETERS */
 static void arg_rule(atto__args *args, const call *k)
 {
@@ -97,8 +90,8 @@ static atto_status launch_finish(const call *k, const atto_tensor *partial, int6
     atto__args args;
     args.count = 0;
     atto__arg_tensor(&args, partial);
-    arg_optional(&args, loss);
-    arg_optional(&args, total);
+    atto__arg_optional(&args, loss);
+    atto__arg_optional(&args, total);
     atto__arg_uint(&args, (uint32_t)count);
     atto__arg_uint(&args, k->a->reduction == ATTO_REDUCTION_MEAN);
     return launch(k, "atto_nll_loss_finish", false, false, &args, 1);
@@ -121,11 +114,11 @@ static atto_status go_over_positions(const call *k, const wanted *w)
     if (sums) ATTO_TRY(take_piece(k->dev, 2 * groups, &partial));
     atto__args args;
     args.count = 0;
-    arg_optional(&args, w->x);
+    atto__arg_optional(&args, w->x);
     atto__arg_tensor(&args, k->a->target);
-    arg_optional(&args, k->weight);
-    arg_optional(&args, w->each);
-    arg_optional(&args, sums ? &partial.view : NULL);
+    atto__arg_optional(&args, k->weight);
+    atto__arg_optional(&args, w->each);
+    atto__arg_optional(&args, sums ? &partial.view : NULL);
     atto__arg_error_word(&args, k->dev);
     atto__arg_ulong(&args, (uint64_t)k->n.positions);
     atto__arg_ulong(&args, (uint64_t)k->n.step);
@@ -152,9 +145,9 @@ atto_status atto__opencl_nll_loss_forward(atto_device *dev, const struct atto_nl
 static void arg_backward(atto__args *args, const call *k, const atto_tensor *total)
 {
     atto__arg_tensor(args, k->a->target);
-    arg_optional(args, k->weight);
+    atto__arg_optional(args, k->weight);
     atto__arg_tensor(args, k->a->dloss);
-    arg_optional(args, total);
+    atto__arg_optional(args, total);
     atto__arg_tensor(args, k->a->dx);
     atto__arg_error_word(args, k->dev);
     atto__arg_uint(args, k->a->reduction == ATTO_REDUCTION_NONE);
