@@ -99,6 +99,7 @@ static void fill_defaults(bench *b, const bench_options *options)
     if (b->options.samples > BENCH_MAX_SAMPLES) b->options.samples = BENCH_MAX_SAMPLES;
     if (b->options.elements > 0) return;
     b->options.elements = b->is_cpu ? 1 << 24 : 1 << 26;
+    b->doubles_halves = !b->is_cpu;
     if (b->options.quick) b->options.elements /= 8;
 }
 
@@ -303,7 +304,7 @@ static atto_status measure_ceiling(bench *b, atto_dtype dtype)
     BENCH_TRY(
         raise_by_row(b, find_row(bench_act_rows, bench_act_row_count, "identity"), dtype, ceiling));
     if (!b->is_cpu) return ATTO_OK;
-    const int64_t bytes = b->options.elements * (int64_t)atto_dtype_size(dtype);
+    const int64_t bytes = bench_elements(b, dtype) * (int64_t)atto_dtype_size(dtype);
     const char *level = b->info.kind == ATTO_KIND_CPU ? b->info.version : NULL;
     raise_ceiling(ceiling, bench_host_ceiling(level, bytes, b->options.samples), "y = a*x");
     return ATTO_OK;

@@ -63,9 +63,10 @@ typedef struct bench_row {
     atto_status (*call)(atto_device *dev, const struct bench_row *row, const bench_tensors *t);
     /* NULL, or makes t->extra (released with the set) for a set whose other tensors are there. */
     atto_status (*prepare)(atto_device *dev, const struct bench_row *row, bench_tensors *t);
-    /* Shape of the tensors where the options say 67,108,864 elements, with fewer of those fewer rows;
+    /* Shape of the tensors where bench_elements are 67,108,864, with others more or fewer rows;
      * 0 = as the options and the layout say. */
     int64_t rows, cols;
+    bool at_most; /* never more rows than that */
     atto_activation act;
     float dropout;
     atto_unary_kind unary;
@@ -107,7 +108,7 @@ BENCH_TABLES(X)
 /* Zero everywhere is the default. */
 typedef struct bench_options {
     const char *filter; /* part of bench_case_text */
-    int64_t elements;   /* 0 = 67,108,864 on GPUs and 16,777,216 on CPUs */
+    int64_t elements;   /* 0 = 67,108,864 on GPUs, 134,217,728 there in 16 bits, 16,777,216 on CPUs */
     atto_dtype dtype;   /* run every row on this dtype */
     int32_t samples;    /* 0 = 25 */
     atto_log_fn log;    /* NULL, or receives what the device says */
@@ -152,6 +153,7 @@ typedef struct bench {
     atto_device_info info;
     bench_options options; /* with the defaults filled in */
     bool is_cpu;           /* the device works in host memory */
+    bool doubles_halves;   /* 16-bit tensors have twice the elements that the options say */
     bool events;           /* device clock, otherwise wall clock */
     bench_ceiling ceiling[ATTO_BF16 + 1];
 
@@ -186,6 +188,9 @@ bench_matrix bench_matrix_of(const bench *b, const bench_row *row);
 
 /* bench_optim.c: frees the optimiser that its rows have made. */
 void bench_optim_drop(void);
+
+/* Elements per tensor of that dtype. */
+int64_t bench_elements(const bench *b, atto_dtype dtype);
 
 /* "dense", "pitched", "transposed". */
 const char *bench_layout_name(bench_layout layout);

@@ -82,10 +82,12 @@ static atto_status prepare(atto_device *dev, const bench_row *row, bench_tensors
 #define SWEEP(i)                                                                              \
     { .op = "layer_norm sweep", .pass = "forward", .call = forward, .prepare = prepare,       \
       .rows = 4096, .cols = 512 * (i), .reads = 1, .writes = 1, .held = true, .flops = 8,     \
-      .on_request = true, .default_dtypes = BENCH_DTYPE(ATTO_F16), .dtypes = BENCH_FLOATS },  \
+      .at_most = true, .on_request = true, .default_dtypes = BENCH_DTYPE(ATTO_F16),           \
+      .dtypes = BENCH_FLOATS },  \
     { .op = "layer_norm sweep", .pass = "backward", .call = backward, .prepare = prepare,     \
       .rows = 4096, .cols = 512 * (i), .reads = 2, .writes = 1, .held = true, .flops = 14,    \
-      .on_request = true, .default_dtypes = BENCH_DTYPE(ATTO_F16), .dtypes = BENCH_FLOATS }
+      .at_most = true, .on_request = true, .default_dtypes = BENCH_DTYPE(ATTO_F16),           \
+      .dtypes = BENCH_FLOATS }
 #define SWEEP6(i) SWEEP(i), SWEEP(i + 1), SWEEP(i + 2), SWEEP(i + 3), SWEEP(i + 4), SWEEP(i + 5)
 
 const bench_row bench_layer_norm_rows[] = {

@@ -74,11 +74,17 @@ atto_status bench_fill_normal(atto_device *dev, const atto_tensor *flat, uint64_
     return status == ATTO_OK ? repeat_front(flat, count) : status;
 }
 
+int64_t bench_elements(const bench *b, atto_dtype dtype)
+{
+    return b->doubles_halves && dtype != ATTO_F32 ? 2 * b->options.elements : b->options.elements;
+}
+
 static int64_t scaled_rows(const bench_row *row, int64_t n)
 {
     const double share = (double)n / (1 << 26);
     const int64_t rows = (int64_t)((double)row->rows * share);
-    return share >= 1 ? row->rows : rows > 0 ? rows : 1;
+    if (share >= 1 && row->at_most) return row->rows;
+    return rows > 0 ? rows : 1;
 }
 
 /* The logical shape of a row's tensors: its own, or n elements in its layout; n is rounded down to
@@ -186,7 +192,7 @@ static atto_status allocate_set(bench *b, const bench_case *c, bench_tensors *ou
     if (c->row->matrix.m > 0) return allocate_matrices(b, c, out);
     const bench_layout layout = c->row->layout;
     const bench_layout out_layout = layout == BENCH_TRANSPOSED ? BENCH_DENSE : layout;
-    const atto_shape shape = shape_of(c->row, b->options.elements);
+    const atto_shape shape = shape_of(c->row, bench_elements(b, c->dtype));
     const atto_dtype out_dtype = c->row->out_dtype ? c->row->out_dtype : c->dtype;
     BENCH_TRY(make_tensor(b->dev, c->dtype, shape, layout, &out->x));
     BENCH_TRY(make_tensor(b->dev, c->dtype, shape, layout, &out->dy));
@@ -241,7 +247,7 @@ static int64_t set_bytes(const bench *b, const bench_case *c, int64_t *moved)
 {
     const int64_t size = (int64_t)atto_dtype_size(c->dtype);
     if (c->row->matrix.m == 0) {
-        const int64_t tensor = numel(shape_of(c->row, b->options.elements)) * size;
+        const int64_t tensor = numel(shape_of(c->row, bench_elements(b, c->dtype))) * size;
         *moved = tensor * (c->row->reads + c->row->writes);
         return 3 * tensor;
     }

@@ -18,7 +18,8 @@ static const char usage[] =
     "  -d, --device NAME    as atto_device_open takes it (default: auto)\n"
     "  -f, --filter TEXT    only ops whose line of --list contains TEXT\n"
     "  -t, --dtype DTYPE    only f32, f16 or bf16 (default: all three)\n"
-    "  -n, --size N         elements per tensor (default: 67108864 on GPUs, 16777216 on CPUs)\n"
+    "  -n, --size N         elements per tensor (default: 67108864 on GPUs, twice that in 16 bits,\n"
+    "                       16777216 on CPUs)\n"
     "  -v, --verbose        the time of every way\n"
     "  -l, --list           list what would be run\n"
     "  -h, --help           this text\n";

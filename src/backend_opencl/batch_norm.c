@@ -6,9 +6,13 @@
  */
 #include "channels.h"
 #include "tensor.h"
+#include "walk.h"
 
-/* Elements that a lane loads before it uses them (UNITS units in the kernels). */
-#define UNITS_OF(run) ((run) > 4 ? 2 : 4)
+/* Units that a lane loads before it uses them; as in the kernels. */
+#define UNITS 4
+
+/* Of a slab that a lane has at most, which bounds what moments lose. */
+#define LANE_UNITS 64
 
 /* Channels (units of them) that work-items of a work-group have side by side: 512 bytes. */
 #define MOST_COLUMNS 32
@@ -44,10 +48,12 @@ static void choose_slabs(atto__bn_plan *p)
     while (p->last && p->columns < MOST_COLUMNS && p->columns < group && p->columns < p->kept)
         p->columns *= 2;
     p->strips = atto__group_count(p->kept, p->columns);
-    const int64_t step = group / p->columns * UNITS_OF(p->run);
+    const int64_t lanes = group / p->columns, step = lanes * UNITS;
     int64_t slabs = atto__group_count(GROUPS, p->strips);
     const int64_t most = atto__group_count(p->folded, 2 * step);
+    const int64_t least = atto__group_count(p->folded, lanes * LANE_UNITS);
     if (slabs > most) slabs = most;
+    if (slabs < least) slabs = least;
     p->per_slab = atto__group_count(atto__group_count(p->folded, slabs), step) * step;
     p->slabs = atto__group_count(p->folded, p->per_slab);
     p->wide = p->dev->options.set.index_bits == 64 || p->folded >= INT32_MAX / 2 ||
@@ -98,13 +104,13 @@ static atto_status begin(atto_device *dev, const struct atto_batch_norm_args *a,
 
 /* ---- launches ---- */
 
-atto__variant atto__bn_variant(const atto__bn_plan *p, const char *kernel, atto_dtype out)
+/* Of a kernel that walks slabs. */
+static atto__variant variant_of(const atto__bn_plan *p, const char *kernel)
 {
     const atto__batch_norm_knobs knobs = {
         .kernel = kernel,
         .act = atto_activation_name(p->a->act.kind),
         .dtype = p->a->x->dtype,
-        .out = out,
         .last = p->last,
         .vectors = p->vectors,
         .wide = p->wide,
@@ -121,6 +127,7 @@ static void arg_place(atto__args *args, const atto__bn_plan *p)
                                 p->folded,     p->per_slab, p->strips };
     for (int32_t i = 0; i < 6; i++) atto__arg_index(args, p->wide, numbers[i]);
     atto__arg_uint(args, (uint32_t)p->columns);
+    atto__arg_divider(args, p->wide, p->per_run);
 }
 
 /* CHANNEL_PARAMETERS */
@@ -136,16 +143,22 @@ static void arg_channels(atto__args *args, const atto__bn_plan *p)
 
 static atto_status launch_slabs(const atto__bn_plan *p, const char *kernel, const atto__args *args)
 {
-    const atto__variant variant = atto__bn_variant(p, kernel, ATTO_F32);
+    const atto__variant variant = variant_of(p, kernel);
     return atto__launch(p->dev, &variant, args, p->strips * p->slabs);
 }
 
-/* Work-groups of the kernels that merge: so many channels. */
-int64_t atto__bn_merging_groups(const atto__bn_plan *p, int64_t channels)
+atto_status atto__bn_merge(const atto__bn_plan *p, const char *kernel, atto_dtype out,
+                           const atto__args *args, int64_t channels)
 {
     const int64_t group = atto__opencl_of(p->dev)->group_size;
-    return atto__group_count(channels,
-                             group > ATTO_BATCH_NORM_LANES ? group / ATTO_BATCH_NORM_LANES : 1);
+    const atto__batch_norm_knobs knobs = {
+        .kernel = kernel, .out = out, .few = channels < ATTO_BATCH_NORM_FEW
+    };
+    atto__variant variant;
+    atto__batch_norm_variant(&knobs, &variant);
+    const bool side_by_side = !knobs.few && group > ATTO_BATCH_NORM_LANES;
+    const int64_t rows = side_by_side ? group / ATTO_BATCH_NORM_LANES : 1;
+    return atto__launch(p->dev, &variant, args, atto__group_count(channels, rows));
 }
 
 /* ---- forward ---- */
@@ -163,7 +176,6 @@ atto_status atto__bn_moments(const atto__bn_plan *p)
 atto_status atto__bn_finish(const atto__bn_plan *p)
 {
     const struct atto_batch_norm_args *a = p->a;
-    const atto__variant variant = atto__bn_variant(p, "atto_batch_norm_finish", ATTO_F32);
     atto__args args;
     args.count = 0;
     atto__arg_memory(&args, atto__memory(&p->partial));
@@ -181,8 +193,8 @@ atto_status atto__bn_finish(const atto__bn_plan *p)
     atto__arg_float(&args, a->momentum);
     atto__arg_uint(&args, a->cumulative && a->batches);
     atto__arg_float(&args, a->eps);
-    return atto__launch(p->dev, &variant, &args,
-                        atto__bn_merging_groups(p, p->g.channels / p->per_stat));
+    return atto__bn_merge(p, "atto_batch_norm_finish", ATTO_F32, &args,
+                          p->g.channels / p->per_stat);
 }
 
 atto_status atto__bn_apply(const atto__bn_plan *p)
@@ -218,7 +230,7 @@ atto_status atto__bn_no_values(atto_device *dev, const atto_tensor *mean, const 
 
 atto_status atto__bn_ensure(const atto__bn_plan *p, const char *kernel)
 {
-    const atto__variant variant = atto__bn_variant(p, kernel, ATTO_F32);
+    const atto__variant variant = variant_of(p, kernel);
     return atto__prepare(p->dev, &variant);
 }
 
@@ -267,7 +279,6 @@ static atto_status launch_join(const atto__bn_plan *p, const atto__bn_pairs *k)
 {
     const struct atto_batch_norm_args *a = p->a;
     const atto_dtype out = k->dw ? k->dw->dtype : k->db ? k->db->dtype : ATTO_F32;
-    const atto__variant variant = atto__bn_variant(p, "atto_batch_norm_join", out);
     atto__args args;
     args.count = 0;
     atto__arg_memory(&args, atto__memory(k->from));
@@ -282,7 +293,7 @@ static atto_status launch_join(const atto__bn_plan *p, const atto__bn_pairs *k)
     atto__arg_float(&args, k->values);
     atto__arg_uint(&args, a->add_dw);
     atto__arg_uint(&args, a->add_db);
-    return atto__launch(p->dev, &variant, &args, atto__bn_merging_groups(p, k->channels));
+    return atto__bn_merge(p, "atto_batch_norm_join", out, &args, k->channels);
 }
 
 /* Of two dtypes one at a time. */
@@ -345,7 +356,12 @@ atto_status atto__opencl_batch_norm_backward(atto_device *dev, const struct atto
 atto_status atto__bn_prepare(atto_device *dev, const char *kernel, atto_dtype dtype)
 {
     const atto__batch_norm_knobs knobs = {
-        .kernel = kernel, .act = "identity", .dtype = dtype, .out = ATTO_F32, .vectors = true
+        .kernel = kernel,
+        .act = "identity",
+        .dtype = dtype,
+        .out = ATTO_F32,
+        .vectors = true,
+        .few = true,
     };
     atto__variant variant;
     atto__batch_norm_variant(&knobs, &variant);

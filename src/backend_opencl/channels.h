@@ -54,8 +54,9 @@ atto_status atto__bn_join(const atto__bn_plan *p, const atto__bn_pairs *k);
 /* dx and dresidual; sums NULL: they do not count. */
 atto_status atto__bn_dx(const atto__bn_plan *p, const atto_tensor *sums);
 
-/* A kernel that merges, and its work-groups for so many channels. */
-atto__variant atto__bn_variant(const atto__bn_plan *p, const char *kernel, atto_dtype out);
+/* Launches a kernel that merges what slabs, channels or images have of each of so many channels. out: of dw, db. */
+atto_status atto__bn_merge(const atto__bn_plan *p, const char *kernel, atto_dtype out,
+                           const atto__args *args, int64_t channels);
 
 /* No values: no mean, and nothing to learn from. Tensors may be NULL. */
 atto_status atto__bn_no_values(atto_device *dev, const atto_tensor *mean, const atto_tensor *rstd);
@@ -63,7 +64,6 @@ atto_status atto__bn_no_values(atto_device *dev, const atto_tensor *mean, const 
 /* Builds the kernel that a call ends with before it updates what it also reads (running statistics, gradients that are
  * added to): one that cannot be built sends the whole call to the CPU, which would update them once more. */
 atto_status atto__bn_ensure(const atto__bn_plan *p, const char *kernel);
-int64_t atto__bn_merging_groups(const atto__bn_plan *p, int64_t channels);
 
 /* Builds the kernel for row-major images in that dtype. */
 atto_status atto__bn_prepare(atto_device *dev, const char *kernel, atto_dtype dtype);

@@ -160,7 +160,6 @@ atto_status atto__opencl_group_norm_forward(atto_device *dev, const struct atto_
 /* Sums of images' channels to those of groups, as dx needs them. */
 static atto_status launch_groups(const atto__bn_plan *p, int64_t values, const atto_tensor *means)
 {
-    const atto__variant variant = atto__bn_variant(p, "atto_group_norm_groups", ATTO_F32);
     atto__args args;
     args.count = 0;
     atto__arg_memory(&args, atto__memory(&p->numbers));
@@ -170,8 +169,8 @@ static atto_status launch_groups(const atto__bn_plan *p, int64_t values, const a
     atto__arg_ulong(&args, (uint64_t)p->per_stat);
     atto__arg_ulong(&args, (uint64_t)p->params);
     atto__arg_float(&args, (float)values);
-    return atto__launch(p->dev, &variant, &args,
-                        atto__bn_merging_groups(p, p->g.channels / p->per_stat));
+    return atto__bn_merge(p, "atto_group_norm_groups", ATTO_F32, &args,
+                          p->g.channels / p->per_stat);
 }
 
 /* Sums of slabs to p's numbers. */

@@ -44,29 +44,54 @@
 #define ATTO_ACT_GRAD ATTO_PASTE(ATTO_ACT, _grad)
 typedef ATTO_PASTE(atto_, ATTO_OUT) out_t;
 
-#define UNITS     (ATTO_RUN > 4 ? 2 : 4)     /* that a lane loads before it uses them */
+#define UNITS     4                          /* that a lane loads before it uses them */
 #define RESULTS   (ATTO_LAST ? ATTO_RUN : 1) /* channels of a work-item */
 #define RESULT(k) (ATTO_LAST ? (k) : 0)      /* that element k of a unit belongs to */
 
+/* ---- units, as they are stored: in half the registers where elements have 16 bits ---- */
+
+#if ATTO_VECTORS
+typedef uint4 unit_t;
+#else
+typedef ATTO_T unit_t; /* ATTO_RUN is 1 */
+#endif
+
+static inline unit_t load_unit(__global const ATTO_T *p, atto_index at)
+{
+#if ATTO_VECTORS
+    return atto_fetch(p, at / ATTO_VEC);
+#else
+    return p[at];
+#endif
+}
+
+ATTO_UNROLLED void widen_unit(unit_t raw, float *v)
+{
+#if ATTO_VECTORS
+    atto_unpack(raw, v);
+#else
+    v[0] = atto_widen(raw);
+#endif
+}
+
+/* ---- where a work-item is ---- */
+
+/* magic, shift: of per_run, for atto_divide */
 #define PLACE_PARAMETERS                                                             \
     const atto_index channels, const atto_index kept, const atto_index per_run,      \
         const atto_index folded, const atto_index per_slab, const atto_index strips, \
-        const uint columns
+        const uint columns, const uint magic, const uint shift
 
-/* Where a work-item is. */
 typedef struct place {
     uint column, lane, lanes, columns;
     size_t slab;
     atto_index unit;       /* of a row, or channel */
-    atto_index first, end; /* of the slab, along folded; none where the unit is none */
-#if ATTO_LAST
-    size_t row; /* where the unit is in the first row of its image */
-#endif
+    atto_index first, end; /* units of this work-item along folded, `lanes` apart; none where unit is none */
+    atto_index row;        /* ATTO_LAST: where the unit is in the first row of its image */
     uint exists;
 } place;
 
-static inline place place_of(atto_index kept, atto_index per_run, atto_index folded,
-                             atto_index per_slab, atto_index strips, uint columns)
+static inline place place_of(PLACE_PARAMETERS)
 {
     place p;
     p.columns = columns;
@@ -76,33 +101,70 @@ static inline place place_of(atto_index kept, atto_index per_run, atto_index fol
     p.slab = get_group_id(0) / strips;
     p.unit = (atto_index)(get_group_id(0) - p.slab * strips) * columns + p.column;
     p.exists = p.unit < kept;
-    p.first = (atto_index)p.slab * per_slab;
-    p.end = min(p.first + per_slab, folded);
+    p.first = (atto_index)p.slab * per_slab + p.lane;
+    p.end = p.exists ? min((atto_index)(p.slab + 1) * per_slab, folded) : 0;
 #if ATTO_LAST
-    p.row = (size_t)(p.unit / per_run) * folded * per_run + p.unit % per_run;
+    const atto_index image = atto_divide(p.unit, per_run, magic, shift);
+    p.row = image * folded * per_run + (p.unit - image * per_run);
+#else
+    p.row = 0;
 #endif
     return p;
 }
 
-#define PLACE place_of(kept, per_run, folded, per_slab, strips, columns)
+#define PLACE place_of(channels, kept, per_run, folded, per_slab, strips, columns, magic, shift)
 
 /* First element of unit f of the work-item's column. */
-static inline size_t element_of(place p, atto_index f, atto_index channels, atto_index per_run)
+static inline atto_index element_of(place p, atto_index f, atto_index channels, atto_index per_run,
+                                    uint magic, uint shift)
 {
 #if ATTO_LAST
-    return (p.row + (size_t)f * per_run) * ATTO_RUN;
+    return (p.row + f * per_run) * ATTO_RUN;
 #else
-    const atto_index run = f / per_run;
-    return (((size_t)run * channels + p.unit) * per_run + (f - run * per_run)) * ATTO_RUN;
+    const atto_index run = atto_divide(f, per_run, magic, shift);
+    return ((run * channels + p.unit) * per_run + (f - run * per_run)) * ATTO_RUN;
 #endif
 }
 
-#define ELEMENT(f) element_of(p, f, channels, per_run)
+#define ELEMENT(f) element_of(p, f, channels, per_run, magic, shift)
 
-/* Columns' sums over their lanes, in all of them; scratch has RESULTS * ATTO_WG elements. */
-ATTO_UNROLLED void fold_lanes(float *v, place p, __local float *scratch)
+/* The units of a tensor from f on, UNITS of them; what is not there is f again. */
+#define LOAD_UNITS(tensor, f, raw)                         \
+    _Pragma("unroll") for (uint j = 0; j < UNITS; j++) raw[j] = \
+        load_unit(tensor, ELEMENT((f) + j * p.lanes < p.end ? (f) + j * p.lanes : (f)))
+
+/* ---- sums over lanes ---- */
+
+#define WARP        32
+#define WARPS       (ATTO_WG / WARP)
+#define ALL_ITEMS   1
+#define FIRST_LANES 0
+
+/* Columns' sums over their lanes, which all work-items get, or those of lane 0 alone. scratch has
+ * RESULTS * ATTO_WG elements. */
+ATTO_UNROLLED void fold_lanes(float *v, place p, __local float *scratch, uint whose)
 {
     const uint item = get_local_id(0);
+#if ATTO_NVIDIA >= 70 && ATTO_WG >= WARP
+    for (uint bit = WARP / 2; bit >= p.columns; bit /= 2) { /* the same for all */
+#pragma unroll
+        for (uint k = 0; k < RESULTS; k++) v[k] += atto_swap(v[k], bit);
+    }
+    barrier(CLK_LOCAL_MEM_FENCE); /* who still reads the last one */
+    if (item % WARP < p.columns) {
+#pragma unroll
+        for (uint k = 0; k < RESULTS; k++)
+            scratch[(k * WARPS + item / WARP) * p.columns + p.column] = v[k];
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (whose == FIRST_LANES && p.lane > 0) return;
+#pragma unroll
+    for (uint k = 0; k < RESULTS; k++) {
+        v[k] = scratch[k * WARPS * p.columns + p.column];
+#pragma unroll
+        for (uint w = 1; w < WARPS; w++) v[k] += scratch[(k * WARPS + w) * p.columns + p.column];
+    }
+#else
     for (uint half_lanes = p.lanes / 2; half_lanes > 0; half_lanes /= 2) { /* the same for all */
         barrier(CLK_LOCAL_MEM_FENCE);
 #pragma unroll
@@ -112,6 +174,7 @@ ATTO_UNROLLED void fold_lanes(float *v, place p, __local float *scratch)
         for (uint k = 0; k < RESULTS; k++)
             if (p.lane < half_lanes) v[k] += scratch[k * ATTO_WG + item + half_lanes * p.columns];
     }
+    if (whose == FIRST_LANES) return;
     barrier(CLK_LOCAL_MEM_FENCE);
 #pragma unroll
     for (uint k = 0; k < RESULTS; k++)
@@ -119,13 +182,14 @@ ATTO_UNROLLED void fold_lanes(float *v, place p, __local float *scratch)
     barrier(CLK_LOCAL_MEM_FENCE);
 #pragma unroll
     for (uint k = 0; k < RESULTS; k++) v[k] = scratch[k * ATTO_WG + p.column];
+#endif
 }
 
 /* The two numbers of a work-item's channels go to its slab's part. */
 static inline void put_partial(__global float *partial, place p, atto_index channels, uint k,
                                float a, float b)
 {
-    const size_t c = ATTO_LAST ? (size_t)p.unit * ATTO_RUN + k : p.unit;
+    const size_t c = (size_t)p.unit * RESULTS + k;
     if (p.lane > 0 || !p.exists) return;
     partial[p.slab * 2 * channels + c] = a;
     partial[(p.slab * 2 + 1) * channels + c] = b;
@@ -134,74 +198,69 @@ static inline void put_partial(__global float *partial, place p, atto_index chan
 /* ---- forward ---- */
 
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_batch_norm_moments)
-#define MOMENT_UNITS 4 /* of one tensor there is room for more */
+/* Values of a channel in so many units. */
+#define VALUES(units) ((float)(units) * (ATTO_LAST ? 1.0f : (float)ATTO_RUN))
 
-/* Source of the merging: Chan, Golub, LeVeque 1979. */
+/* Mean and squares about it of the whole slab, from lanes' sums about a number of their own. */
+ATTO_UNROLLED void put_moments(__global float *partial, place p, atto_index channels,
+                               const float *about, const float *sum, const float *squares,
+                               __local float *scratch)
+{
+    const atto_index begin = p.first - p.lane;
+    const float n = VALUES(p.first < p.end ? (p.end - p.first + p.lanes - 1) / p.lanes : 0);
+    const float values = VALUES(p.end - begin), share = n > 0.0f ? 1.0f / n : 0.0f;
+    float all[RESULTS], rest[RESULTS], rest_squares[RESULTS];
+#pragma unroll
+    for (uint k = 0; k < RESULTS; k++) all[k] = n * about[k] + sum[k];
+    fold_lanes(all, p, scratch, ALL_ITEMS);
+#pragma unroll
+    for (uint k = 0; k < RESULTS; k++) {
+        all[k] /= values;
+        const float apart = n > 0.0f ? (about[k] - all[k]) + sum[k] * share : 0.0f;
+        rest[k] = n * apart;
+        rest_squares[k] = fmax(squares[k] - sum[k] * (sum[k] * share), 0.0f) + n * (apart * apart);
+    }
+    fold_lanes(rest, p, scratch, FIRST_LANES);
+    fold_lanes(rest_squares, p, scratch, FIRST_LANES);
+#pragma unroll
+    for (uint k = 0; k < RESULTS; k++) {
+        const float left = rest[k] / values;
+        put_partial(partial, p, channels, k, all[k] + left, rest_squares[k] - rest[k] * left);
+    }
+}
+
+/* A lane's sums are about its first unit, which costs digits only where that lies far off the others: their
+ * squares are at most 1 + (units of a lane) times those about the mean, since the first unit is one of them.
+ * Source of the merging: Chan, Golub, LeVeque 1979. */
 ATTO_KERNEL void atto_batch_norm_moments(__global const ATTO_T *x, const ulong x_at,
                                          __global float *partial, PLACE_PARAMETERS)
 {
     __local float scratch[RESULTS * ATTO_WG];
     const place p = PLACE;
-    float n = 0.0f, mean[RESULTS], squares[RESULTS];
-#pragma unroll
-    for (uint k = 0; k < RESULTS; k++) mean[k] = squares[k] = 0.0f;
+    float first[ATTO_RUN], about[RESULTS], sum[RESULTS], squares[RESULTS];
     x += x_at;
-    for (atto_index f = p.first + p.lane; p.exists && f < p.end; f += MOMENT_UNITS * p.lanes) {
-        float v[MOMENT_UNITS][ATTO_RUN], sum[RESULTS], about[RESULTS];
-        float count = 0.0f;
+    widen_unit(load_unit(x, p.first < p.end ? ELEMENT(p.first) : 0), first);
 #pragma unroll
-        for (uint j = 0; j < MOMENT_UNITS; j++) {
-            const bool is_unit = f + j * p.lanes < p.end;
-            atto_load_run(x, ELEMENT(is_unit ? f + j * p.lanes : f), 1, ATTO_RUN, v[j]);
-            count += is_unit ? (ATTO_LAST ? 1.0f : (float)ATTO_RUN) : 0.0f;
-        }
+    for (uint k = 0; k < RESULTS; k++) about[k] = sum[k] = squares[k] = 0.0f;
 #pragma unroll
-        for (uint k = 0; k < RESULTS; k++) sum[k] = about[k] = 0.0f;
+    for (uint k = 0; k < ATTO_RUN; k++) about[RESULT(k)] += first[k] * ((float)RESULTS / ATTO_RUN);
+    for (atto_index f = p.first; f < p.end; f += UNITS * p.lanes) {
+        unit_t raw[UNITS];
+        LOAD_UNITS(x, f, raw);
 #pragma unroll
-        for (uint j = 0; j < MOMENT_UNITS; j++) {
-#pragma unroll
-            for (uint k = 0; k < ATTO_RUN; k++)
-                sum[RESULT(k)] += f + j * p.lanes < p.end ? v[j][k] : 0.0f;
-        }
-        const float each = 1.0f / count; /* exact for a power of two */
-#pragma unroll
-        for (uint k = 0; k < RESULTS; k++) sum[k] *= each;
-#pragma unroll
-        for (uint j = 0; j < MOMENT_UNITS; j++) {
+        for (uint j = 0; j < UNITS; j++) {
+            float v[ATTO_RUN];
+            if (f + j * p.lanes >= p.end) continue;
+            widen_unit(raw[j], v);
 #pragma unroll
             for (uint k = 0; k < ATTO_RUN; k++) {
-                const float d = f + j * p.lanes < p.end ? v[j][k] - sum[RESULT(k)] : 0.0f;
-                about[RESULT(k)] += d * d;
+                const float d = v[k] - about[RESULT(k)];
+                sum[RESULT(k)] += d;
+                squares[RESULT(k)] += d * d;
             }
         }
-        const float share = count / (n + count);
-#pragma unroll
-        for (uint k = 0; k < RESULTS; k++) {
-            const float apart = sum[k] - mean[k];
-            mean[k] += apart * share;
-            squares[k] += about[k] + apart * apart * (n * share);
-        }
-        n += count;
     }
-    const float values = (float)(p.end - p.first) * (ATTO_LAST ? 1.0f : (float)ATTO_RUN);
-    float all[RESULTS], rest[RESULTS];
-#pragma unroll
-    for (uint k = 0; k < RESULTS; k++) all[k] = n * mean[k];
-    fold_lanes(all, p, scratch);
-#pragma unroll
-    for (uint k = 0; k < RESULTS; k++) {
-        all[k] /= values;
-        const float apart = n > 0.0f ? mean[k] - all[k] : 0.0f;
-        rest[k] = n * apart;
-        squares[k] += n * (apart * apart);
-    }
-    fold_lanes(rest, p, scratch);
-    fold_lanes(squares, p, scratch);
-#pragma unroll
-    for (uint k = 0; k < RESULTS; k++) {
-        const float left = rest[k] / values;
-        put_partial(partial, p, channels, k, all[k] + left, squares[k] - rest[k] * left);
-    }
+    put_moments(partial, p, channels, about, sum, squares, scratch);
 }
 #endif
 
@@ -250,9 +309,9 @@ ATTO_KERNEL void atto_batch_norm_finish(
 }
 #endif
 
-/* What a work-item knows of its channels. */
+/* What a work-item knows of its channels: n w + b = (x - mean) scale + b. */
 typedef struct channel_numbers {
-    float mean[RESULTS], rstd[RESULTS], w[RESULTS], b[RESULTS];
+    float mean[RESULTS], rstd[RESULTS], scale[RESULTS], b[RESULTS];
 } channel_numbers;
 
 #define CHANNEL_PARAMETERS                                                                       \
@@ -268,7 +327,7 @@ ATTO_UNROLLED void load_channels(channel_numbers *c, place p, CHANNEL_PARAMETERS
         const size_t stat = channel / per_stat, param = channel % params;
         c->mean[k] = mean[mean_at + stat];
         c->rstd[k] = rstd[rstd_at + stat];
-        c->w[k] = w ? w[w_at + param] : 1.0f;
+        c->scale[k] = c->rstd[k] * (w ? w[w_at + param] : 1.0f);
         c->b[k] = b ? b[b_at + param] : 0.0f;
     }
 }
@@ -290,25 +349,24 @@ ATTO_KERNEL void atto_batch_norm_apply(__global const ATTO_T *x, const ulong x_a
     x += x_at;
     y += y_at;
     if (residual) residual += residual_at;
-    for (atto_index f = p.first + p.lane; p.exists && f < p.end; f += UNITS * p.lanes) {
-        float v[UNITS][ATTO_RUN], r[UNITS][ATTO_RUN];
+    for (atto_index f = p.first; f < p.end; f += UNITS * p.lanes) {
+        unit_t raw[UNITS], raw_r[UNITS];
+        LOAD_UNITS(x, f, raw);
+        if (residual) LOAD_UNITS(residual, f, raw_r);
 #pragma unroll
         for (uint j = 0; j < UNITS; j++) {
-            const atto_index u = f + j * p.lanes < p.end ? f + j * p.lanes : f;
-            atto_load_run(x, ELEMENT(u), 1, ATTO_RUN, v[j]);
-            if (residual) atto_load_run(residual, ELEMENT(u), 1, ATTO_RUN, r[j]);
-        }
-#pragma unroll
-        for (uint j = 0; j < UNITS; j++) {
+            float v[ATTO_RUN], r[ATTO_RUN];
             if (f + j * p.lanes >= p.end) continue;
+            widen_unit(raw[j], v);
+            if (residual) widen_unit(raw_r[j], r);
 #pragma unroll
             for (uint k = 0; k < ATTO_RUN; k++) {
                 const uint i = RESULT(k);
-                float z = (v[j][k] - c.mean[i]) * c.rstd[i] * c.w[i] + c.b[i];
-                if (residual) z += r[j][k];
-                v[j][k] = ATTO_ACT(z, act_a, act_b);
+                float z = (v[k] - c.mean[i]) * c.scale[i] + c.b[i];
+                if (residual) z += r[k];
+                v[k] = ATTO_ACT(z, act_a, act_b);
             }
-            atto_store_run(y, ELEMENT(f + j * p.lanes), 1, ATTO_RUN, v[j]);
+            atto_store_run(y, ELEMENT(f + j * p.lanes), 1, ATTO_RUN, v);
         }
     }
 }
@@ -321,29 +379,23 @@ ATTO_KERNEL void atto_batch_norm_apply(__global const ATTO_T *x, const ulong x_a
         __global const ATTO_T *residual, const ulong residual_at, CHANNEL_PARAMETERS,         \
         PLACE_PARAMETERS, const float act_a, const float act_b
 
-/* n in place of x, dz in place of dy. r is the residual where there is one. */
-ATTO_UNROLLED void gradient_of(float *x, float *dy, const float *r, uint has_residual,
-                               const channel_numbers *c, float act_a, float act_b)
+/* x - mean and dz of unit j. r is the residual where there is one. */
+ATTO_UNROLLED void gradient_of(unit_t x, unit_t dy, unit_t r, uint has_residual,
+                               const channel_numbers *c, float act_a, float act_b, float *d, float *dz)
 {
+    float vr[ATTO_RUN];
+    widen_unit(x, d);
+    widen_unit(dy, dz);
+    if (has_residual) widen_unit(r, vr);
 #pragma unroll
     for (uint k = 0; k < ATTO_RUN; k++) {
         const uint i = RESULT(k);
-        x[k] = (x[k] - c->mean[i]) * c->rstd[i];
-        float z = x[k] * c->w[i] + c->b[i];
-        if (has_residual) z += r[k];
-        dy[k] = ATTO_ACT_GRAD(z, act_a, act_b) * dy[k];
+        d[k] -= c->mean[i];
+        float z = d[k] * c->scale[i] + c->b[i];
+        if (has_residual) z += vr[k];
+        dz[k] *= ATTO_ACT_GRAD(z, act_a, act_b);
     }
 }
-
-/* The units of x, dy and residual that begin at f, all loaded before one is used. */
-#define LOAD_GRADIENT(vx, vdy, r)                                             \
-    _Pragma("unroll") for (uint j = 0; j < UNITS; j++)                        \
-    {                                                                         \
-        const atto_index u = f + j * p.lanes < p.end ? f + j * p.lanes : f;   \
-        atto_load_run(x, ELEMENT(u), 1, ATTO_RUN, vx[j]);                     \
-        atto_load_run(dy, ELEMENT(u), 1, ATTO_RUN, vdy[j]);                   \
-        if (residual) atto_load_run(residual, ELEMENT(u), 1, ATTO_RUN, r[j]); \
-    }
 
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_batch_norm_sums)
 ATTO_KERNEL void atto_batch_norm_sums(GRADIENT_PARAMETERS, __global float *partial)
@@ -351,31 +403,35 @@ ATTO_KERNEL void atto_batch_norm_sums(GRADIENT_PARAMETERS, __global float *parti
     __local float scratch[RESULTS * ATTO_WG];
     const place p = PLACE;
     channel_numbers c;
-    float dz[RESULTS], dzn[RESULTS];
+    float sum[RESULTS], sum_n[RESULTS];
     LOAD_CHANNELS(c);
     x += x_at;
     dy += dy_at;
     if (residual) residual += residual_at;
 #pragma unroll
-    for (uint k = 0; k < RESULTS; k++) dz[k] = dzn[k] = 0.0f;
-    for (atto_index f = p.first + p.lane; p.exists && f < p.end; f += UNITS * p.lanes) {
-        float vx[UNITS][ATTO_RUN], vdy[UNITS][ATTO_RUN], r[UNITS][ATTO_RUN];
-        LOAD_GRADIENT(vx, vdy, r)
+    for (uint k = 0; k < RESULTS; k++) sum[k] = sum_n[k] = 0.0f;
+    for (atto_index f = p.first; f < p.end; f += UNITS * p.lanes) {
+        unit_t raw[UNITS], raw_dy[UNITS], raw_r[UNITS];
+        LOAD_UNITS(x, f, raw);
+        LOAD_UNITS(dy, f, raw_dy);
+        if (residual) LOAD_UNITS(residual, f, raw_r);
 #pragma unroll
         for (uint j = 0; j < UNITS; j++) {
+            float d[ATTO_RUN], dz[ATTO_RUN];
             if (f + j * p.lanes >= p.end) continue;
-            gradient_of(vx[j], vdy[j], r[j], residual != 0, &c, act_a, act_b);
+            gradient_of(raw[j], raw_dy[j], raw_r[j], residual != 0, &c, act_a, act_b, d, dz);
 #pragma unroll
             for (uint k = 0; k < ATTO_RUN; k++) {
-                dz[RESULT(k)] += vdy[j][k];
-                dzn[RESULT(k)] += vdy[j][k] * vx[j][k];
+                sum[RESULT(k)] += dz[k];
+                sum_n[RESULT(k)] += dz[k] * d[k];
             }
         }
     }
-    fold_lanes(dz, p, scratch);
-    fold_lanes(dzn, p, scratch);
+    fold_lanes(sum, p, scratch, FIRST_LANES);
+    fold_lanes(sum_n, p, scratch, FIRST_LANES);
 #pragma unroll
-    for (uint k = 0; k < RESULTS; k++) put_partial(partial, p, channels, k, dz[k], dzn[k]);
+    for (uint k = 0; k < RESULTS; k++)
+        put_partial(partial, p, channels, k, sum[k], c.rstd[k] * sum_n[k]);
 }
 #endif
 
@@ -413,6 +469,16 @@ ATTO_KERNEL void atto_batch_norm_join(__global const float *partial, __global fl
 #endif
 
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_batch_norm_dx)
+ATTO_UNROLLED void write_gradient(__global ATTO_T *out, atto_index at, float *v, uint add)
+{
+    float old[ATTO_RUN];
+    if (add) {
+        widen_unit(load_unit(out, at), old);
+        atto_add_run(v, old);
+    }
+    atto_store_run(out, at, 1, ATTO_RUN, v);
+}
+
 /* sums: [2, stats]; NULL: they do not count. */
 ATTO_KERNEL void atto_batch_norm_dx(GRADIENT_PARAMETERS, __global const float *sums,
                                     const ulong stats, __global ATTO_T *dx, const ulong dx_at,
@@ -421,43 +487,37 @@ ATTO_KERNEL void atto_batch_norm_dx(GRADIENT_PARAMETERS, __global const float *s
 {
     const place p = PLACE;
     channel_numbers c;
-    float dz[RESULTS], dzn[RESULTS];
+    float less[RESULTS], less_n[RESULTS]; /* dx = scale dz - less - (x - mean) less_n */
     LOAD_CHANNELS(c);
 #pragma unroll
     for (uint k = 0; k < RESULTS; k++) {
         const size_t stat = p.exists ? ((size_t)p.unit * RESULTS + k) / per_stat : 0;
-        dz[k] = sums ? sums[stat] : 0.0f;
-        dzn[k] = sums ? sums[stats + stat] : 0.0f;
+        less[k] = sums ? c.rstd[k] * sums[stat] : 0.0f;
+        less_n[k] = sums ? c.rstd[k] * (c.rstd[k] * sums[stats + stat]) : 0.0f;
     }
     x += x_at;
     dy += dy_at;
     if (residual) residual += residual_at;
     if (dx) dx += dx_at;
     if (dresidual) dresidual += dresidual_at;
-    for (atto_index f = p.first + p.lane; p.exists && f < p.end; f += UNITS * p.lanes) {
-        float vx[UNITS][ATTO_RUN], vdy[UNITS][ATTO_RUN], r[UNITS][ATTO_RUN];
-        LOAD_GRADIENT(vx, vdy, r)
+    for (atto_index f = p.first; f < p.end; f += UNITS * p.lanes) {
+        unit_t raw[UNITS], raw_dy[UNITS], raw_r[UNITS];
+        LOAD_UNITS(x, f, raw);
+        LOAD_UNITS(dy, f, raw_dy);
+        if (residual) LOAD_UNITS(residual, f, raw_r);
 #pragma unroll
         for (uint j = 0; j < UNITS; j++) {
+            float d[ATTO_RUN], dz[ATTO_RUN];
             if (f + j * p.lanes >= p.end) continue;
-            const size_t at = ELEMENT(f + j * p.lanes);
-            float old[ATTO_RUN];
-            gradient_of(vx[j], vdy[j], r[j], residual != 0, &c, act_a, act_b);
+            const atto_index at = ELEMENT(f + j * p.lanes);
+            gradient_of(raw[j], raw_dy[j], raw_r[j], residual != 0, &c, act_a, act_b, d, dz);
 #pragma unroll
             for (uint k = 0; k < ATTO_RUN; k++) {
                 const uint i = RESULT(k);
-                vx[j][k] = c.rstd[i] * ((c.w[i] * vdy[j][k] - dz[i]) - vx[j][k] * dzn[i]);
+                d[k] = (c.scale[i] * dz[k] - less[i]) - d[k] * less_n[i];
             }
-            if (dx && add_dx) {
-                atto_load_run(dx, at, 1, ATTO_RUN, old);
-                atto_add_run(vx[j], old);
-            }
-            if (dx) atto_store_run(dx, at, 1, ATTO_RUN, vx[j]);
-            if (dresidual && add_dresidual) {
-                atto_load_run(dresidual, at, 1, ATTO_RUN, old);
-                atto_add_run(vdy[j], old);
-            }
-            if (dresidual) atto_store_run(dresidual, at, 1, ATTO_RUN, vdy[j]);
+            if (dx) write_gradient(dx, at, d, add_dx);
+            if (dresidual) write_gradient(dresidual, at, dz, add_dresidual);
         }
     }
 }
