@@ -212,6 +212,21 @@ ATTO_UNROLLED float2 atto_row_sum2(float2 v, __local float2 *scratch)
 #endif
 }
 
+/* This work-item's share of a sum of n numbers that its work-group adds up: every ATTO_WG-th, so many on
+ * their way at a time. */
+ATTO_UNROLLED float atto_share_of_sum(__global const float *numbers, size_t n)
+{
+    float sum = 0.0f;
+    for (size_t i = get_local_id(0); i < n; i += 16 * ATTO_WG) {
+        float v[16];
+#pragma unroll
+        for (uint k = 0; k < 16; k++) v[k] = numbers[min(i + k * ATTO_WG, n - 1)];
+#pragma unroll
+        for (uint k = 0; k < 16; k++) sum += i + k * ATTO_WG < n ? v[k] : 0.0f;
+    }
+    return sum;
+}
+
 /* One sum of a loop, as below. */
 ATTO_UNROLLED float atto_row_sum_in_turn(float v, __local float2 *scratch, uint turn)
 {

@@ -290,14 +290,10 @@ ATTO_KERNEL void atto_cross_entropy_sum(__global const float *each, const ulong 
                                         const uint mean)
 {
     __local float scratch[ATTO_WG];
-    const size_t first = get_group_id(0) * (size_t)(ATTO_WG * TERMS) + get_local_id(0);
-    float a = 0.0f, b = 0.0f;
-#pragma unroll 16
-    for (uint k = 0; k < TERMS; k++) {
-        const size_t i = first + k * ATTO_WG;
-        if (each && i < n) a += each[each_at + i];
-        if (share && i < n) b += share[share_at + i];
-    }
+    const size_t first = get_group_id(0) * (size_t)(ATTO_WG * TERMS);
+    const size_t count = min((size_t)n - first, (size_t)(ATTO_WG * TERMS));
+    float a = each ? atto_share_of_sum(each + each_at + first, count) : 0.0f;
+    float b = share ? atto_share_of_sum(share + share_at + first, count) : 0.0f;
     a = atto_row_sum(a, scratch);
     b = atto_row_sum(b, scratch);
     if (get_local_id(0) != 0) return;

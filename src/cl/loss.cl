@@ -215,11 +215,8 @@ ATTO_KERNEL void atto_loss_finish(__global const float *partial, const ulong par
                                   const float divisor)
 {
     __local float scratch[ATTO_WG];
-    float sum = 0.0f;
-    partial += partial_at;
-#pragma unroll 8
-    for (uint i = get_local_id(0); i < count; i += ATTO_WG) sum += partial[i];
-    sum = atto_row_sum(sum, scratch);
+    const float share = atto_share_of_sum(partial + partial_at, count);
+    const float sum = atto_row_sum(share, scratch);
     if (get_local_id(0) == 0) loss[loss_at] = sum / divisor;
 }
 #endif

@@ -145,15 +145,9 @@ ATTO_KERNEL void atto_nll_loss_finish(__global const float *partial, const ulong
                                       const uint mean)
 {
     __local float scratch[ATTO_WG];
-    float losses = 0.0f, weights = 0.0f;
     partial += partial_at;
-#pragma unroll 8
-    for (uint i = get_local_id(0); i < count; i += ATTO_WG) {
-        losses += partial[i];
-        weights += partial[count + i];
-    }
-    losses = atto_row_sum(losses, scratch);
-    weights = atto_row_sum(weights, scratch);
+    const float losses = atto_row_sum(atto_share_of_sum(partial, count), scratch);
+    const float weights = atto_row_sum(atto_share_of_sum(partial + count, count), scratch);
     if (get_local_id(0) != 0) return;
     if (loss) loss[loss_at] = mean ? losses / weights : losses;
     if (total) total[total_at] = weights;
