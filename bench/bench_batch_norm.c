@@ -99,7 +99,7 @@ static atto_status prepare_both(atto_device *dev, const bench_row *row, bench_te
 /* clang-format off */
 #define ROW(op_, pass_, prepare_, rows_, cols_, reads_, writes_, flops_)                      \
     { .op = op_, .pass = #pass_, .call = pass_, .prepare = prepare_, .rows = rows_, .cols = cols_, \
-      .at_most = (cols_) == 256 * SMALL,                                                       \
+      .at_most = (rows_) == 128,                                                               \
       .reads = reads_, .writes = writes_, .flops = flops_,                                    \
       .default_dtypes = BENCH_DTYPE(ATTO_F32) | BENCH_DTYPE(ATTO_BF16), .dtypes = BENCH_FLOATS }
 #define PAIR(op, rows, cols)                                                                  \

@@ -556,8 +556,8 @@ void atto__glu_variant(const char *kernel, const char *act, atto_dtype dtype, bo
 int32_t atto__loss_items(const atto__loss_knobs *k)
 {
     const bool sums = k->kernel && strcmp(k->kernel, "atto_loss_sum") == 0;
-    if (k->weights) return k->dtype == ATTO_F32 ? 2 : 1;
-    return sums ? 4 : 2;
+    if (k->dtype != ATTO_F32) return 1; /* a run has twice the elements */
+    return sums && !k->weights ? 4 : 2;
 }
 
 void atto__loss_variant(const atto__loss_knobs *k, atto__variant *out)

@@ -17,8 +17,12 @@
 /* Channels (units of them) that work-items of a work-group have side by side: 512 bytes. */
 #define MOST_COLUMNS 32
 
-/* Work-groups that are enough for any device. */
-#define GROUPS 2048
+/* Work-groups that are enough for any device, fewer where each has many numbers to fold. */
+#define GROUPS      4096
+#define GROUPS_LAST 1024
+
+/* Lanes of a row-major channel, at least. */
+#define LEAST_LANES 8
 
 static bool is_aligned(const atto_tensor *t, int64_t vector)
 {
@@ -44,12 +48,15 @@ static void choose_units(atto__bn_plan *p)
 static void choose_slabs(atto__bn_plan *p)
 {
     const int32_t group = (int32_t)atto__opencl_of(p->dev)->group_size;
-    p->columns = 1;
-    while (p->last && p->columns < MOST_COLUMNS && p->columns < group && p->columns < p->kept)
-        p->columns *= 2;
+    int64_t lanes = group;
+    if (p->last)
+        while (group / lanes < MOST_COLUMNS && lanes > 1 && group / lanes < p->kept) lanes /= 2;
+    else
+        while (lanes > LEAST_LANES && lanes > p->folded / (2 * UNITS)) lanes /= 2;
+    p->columns = (int32_t)(group / lanes);
     p->strips = atto__group_count(p->kept, p->columns);
-    const int64_t lanes = group / p->columns, step = lanes * UNITS;
-    int64_t slabs = atto__group_count(GROUPS, p->strips);
+    const int64_t step = lanes * UNITS;
+    int64_t slabs = atto__group_count(p->last ? GROUPS_LAST : GROUPS, p->strips);
     const int64_t most = atto__group_count(p->folded, 2 * step);
     const int64_t least = atto__group_count(p->folded, lanes * LANE_UNITS);
     if (slabs > most) slabs = most;

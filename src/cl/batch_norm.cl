@@ -14,7 +14,8 @@
  * A work-group takes a strip of `columns` channels (units of them) and a slab of per_slab units along
  * folded; `lanes` work-items share a column:
  *
- *     group = slab * strips + strip,  item = lane * columns + column
+ *     group = slab * strips + strip
+ *     item = lane * columns + column where channels are neighbours, else column * lanes + lane
  *
  * Group norm is the same: the channels of all images are those of one, per_stat neighbours share statistics,
  * and channel c has parameters c % params. Row-major, moments are taken of groups as if they were channels.
@@ -96,8 +97,13 @@ static inline place place_of(PLACE_PARAMETERS)
     place p;
     p.columns = columns;
     p.lanes = ATTO_WG / columns;
+#if ATTO_LAST
     p.column = (uint)get_local_id(0) % columns;
     p.lane = (uint)get_local_id(0) / columns;
+#else
+    p.column = (uint)get_local_id(0) / p.lanes;
+    p.lane = (uint)get_local_id(0) % p.lanes;
+#endif
     p.slab = get_group_id(0) / strips;
     p.unit = (atto_index)(get_group_id(0) - p.slab * strips) * columns + p.column;
     p.exists = p.unit < kept;
@@ -135,36 +141,54 @@ static inline atto_index element_of(place p, atto_index f, atto_index channels, 
 
 /* ---- sums over lanes ---- */
 
-#define WARP        32
-#define WARPS       (ATTO_WG / WARP)
+#if ATTO_LAST
+#define LANES_APART p.columns
+#define FIRST_LANE  p.column
+#else
+#define LANES_APART 1
+#define FIRST_LANE  (p.column * p.lanes)
+#endif
+
 #define ALL_ITEMS   1
 #define FIRST_LANES 0
+
+#if ATTO_NVIDIA >= 70 && ATTO_WG >= 32
+
+#define WARP  32
+#define WARPS (ATTO_WG / WARP)
 
 /* Columns' sums over their lanes, which all work-items get, or those of lane 0 alone. scratch has
  * RESULTS * ATTO_WG elements. */
 ATTO_UNROLLED void fold_lanes(float *v, place p, __local float *scratch, uint whose)
 {
-    const uint item = get_local_id(0);
-#if ATTO_NVIDIA >= 70 && ATTO_WG >= WARP
-    for (uint bit = WARP / 2; bit >= p.columns; bit /= 2) { /* the same for all */
+    const uint item = get_local_id(0), most = min(p.lanes * LANES_APART, (uint)WARP);
+    for (uint bit = most / 2; bit >= LANES_APART && bit > 0; bit /= 2) { /* the same for all */
 #pragma unroll
         for (uint k = 0; k < RESULTS; k++) v[k] += atto_swap(v[k], bit);
     }
+    if (p.lanes * LANES_APART <= WARP) return;
     barrier(CLK_LOCAL_MEM_FENCE); /* who still reads the last one */
-    if (item % WARP < p.columns) {
+    if (item % WARP < LANES_APART) {
 #pragma unroll
         for (uint k = 0; k < RESULTS; k++)
-            scratch[(k * WARPS + item / WARP) * p.columns + p.column] = v[k];
+            scratch[(k * WARPS + item / WARP) * LANES_APART + item % WARP] = v[k];
     }
     barrier(CLK_LOCAL_MEM_FENCE);
     if (whose == FIRST_LANES && p.lane > 0) return;
+    const uint first = FIRST_LANE / WARP, warps = p.lanes * LANES_APART / WARP;
 #pragma unroll
     for (uint k = 0; k < RESULTS; k++) {
-        v[k] = scratch[k * WARPS * p.columns + p.column];
-#pragma unroll
-        for (uint w = 1; w < WARPS; w++) v[k] += scratch[(k * WARPS + w) * p.columns + p.column];
+        v[k] = 0.0f;
+        for (uint w = first; w < first + warps; w++)
+            v[k] += scratch[(k * WARPS + w) * LANES_APART + FIRST_LANE % WARP];
     }
+}
+
 #else
+
+ATTO_UNROLLED void fold_lanes(float *v, place p, __local float *scratch, uint whose)
+{
+    const uint item = get_local_id(0);
     for (uint half_lanes = p.lanes / 2; half_lanes > 0; half_lanes /= 2) { /* the same for all */
         barrier(CLK_LOCAL_MEM_FENCE);
 #pragma unroll
@@ -172,18 +196,19 @@ ATTO_UNROLLED void fold_lanes(float *v, place p, __local float *scratch, uint wh
         barrier(CLK_LOCAL_MEM_FENCE);
 #pragma unroll
         for (uint k = 0; k < RESULTS; k++)
-            if (p.lane < half_lanes) v[k] += scratch[k * ATTO_WG + item + half_lanes * p.columns];
+            if (p.lane < half_lanes) v[k] += scratch[k * ATTO_WG + item + half_lanes * LANES_APART];
     }
     if (whose == FIRST_LANES) return;
     barrier(CLK_LOCAL_MEM_FENCE);
 #pragma unroll
     for (uint k = 0; k < RESULTS; k++)
-        if (p.lane == 0) scratch[k * ATTO_WG + p.column] = v[k];
+        if (p.lane == 0) scratch[k * ATTO_WG + FIRST_LANE] = v[k];
     barrier(CLK_LOCAL_MEM_FENCE);
 #pragma unroll
-    for (uint k = 0; k < RESULTS; k++) v[k] = scratch[k * ATTO_WG + p.column];
-#endif
+    for (uint k = 0; k < RESULTS; k++) v[k] = scratch[k * ATTO_WG + FIRST_LANE];
 }
+
+#endif
 
 /* The two numbers of a work-item's channels go to its slab's part. */
 static inline void put_partial(__global float *partial, place p, atto_index channels, uint k,
@@ -284,28 +309,31 @@ ATTO_KERNEL void atto_batch_norm_finish(
     const bool inside = stat < channels / per_stat;
     const float values = (float)folded * (float)per_unit * (float)per_stat;
     const uint parts = inside ? (uint)slabs * per_stat : 0;
-    float sum = 0.0f;
-    for (uint i = ATTO_LANE(); i < parts; i += ATTO_LANES)
-        sum += COUNT(i / per_stat) * partial[PART(i)];
-    const float all = atto_row_sum(sum, (__local float *)scratch) / values;
-    float2 about = (float2)(0.0f, 0.0f);
+    const float about = ATTO_LANE() < parts ? partial[PART(ATTO_LANE())] : 0.0f;
+    float n = 0.0f, sum = 0.0f, squares = 0.0f; /* of this lane's parts, about the first of them */
     for (uint i = ATTO_LANE(); i < parts; i += ATTO_LANES) {
-        const float n = COUNT(i / per_stat), apart = partial[PART(i)] - all;
-        about += (float2)(n * apart, partial[PART(i) + channels] + n * (apart * apart));
+        const float count = COUNT(i / per_stat), apart = partial[PART(i)] - about;
+        n += count;
+        sum += count * apart;
+        squares += partial[PART(i) + channels] + count * (apart * apart);
     }
-    about = atto_row_sum2(about, scratch);
+    const float share = n > 0.0f ? 1.0f / n : 0.0f;
+    const float all = atto_row_sum(n * about + sum, (__local float *)scratch) / values;
+    const float apart = n > 0.0f ? (about - all) + sum * share : 0.0f;
+    const float lane_squares = fmax(squares - sum * (sum * share), 0.0f) + n * (apart * apart);
+    const float2 row = atto_row_sum2((float2)(n * apart, lane_squares), scratch);
     if (!inside || ATTO_LANE() != 0) return;
     if (running_mean) running_mean += running_mean_at + stat;
     if (running_var) running_var += running_var_at + stat;
-    const float rest = about.x / values, squares = about.y - about.x * rest;
+    const float rest = row.x / values, all_squares = row.y - row.x * rest;
     const float m = slabs > 0 ? all + rest : *running_mean;
-    const float var = slabs > 0 ? squares / values : *running_var;
+    const float var = slabs > 0 ? all_squares / values : *running_var;
     if (mean) mean[mean_at + stat] = m;
     if (rstd) rstd[rstd_at + stat] = attop_rsqrt((var < 0.0f ? 0.0f : var) + eps);
     if (slabs == 0 || !running_mean) return;
-    const float share = cumulative ? 1.0f / (float)(batches[batches_at] + 1) : momentum;
-    *running_mean = (1.0f - share) * *running_mean + share * m;
-    *running_var = (1.0f - share) * *running_var + share * (squares / (values - 1.0f));
+    const float new = cumulative ? 1.0f / (float)(batches[batches_at] + 1) : momentum;
+    *running_mean = (1.0f - new) * *running_mean + new * m;
+    *running_var = (1.0f - new) * *running_var + new * (all_squares / (values - 1.0f));
 }
 #endif
 
