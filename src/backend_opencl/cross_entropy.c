@@ -195,6 +195,11 @@ static atto_status sum_positions(atto_device *dev, const sums *s, int64_t n, boo
 
 /* ---- forward ---- */
 
+static int64_t groups_of(const call *k)
+{
+    return atto__group_count(k->c.positions, positions_per_group(k));
+}
+
 static atto_status launch_forward(const call *k, const atto_tensor *each, const atto_tensor *share)
 {
     const atto__variant variant = variant_of(k, "atto_cross_entropy_forward");
@@ -208,8 +213,8 @@ static atto_status launch_forward(const call *k, const atto_tensor *each, const 
     atto__arg_optional(&args, k->a->lse);
     atto__arg_error_word(&args, k->dev);
     arg_positions(&args, k, is_wide(k));
-    return atto__launch(k->dev, &variant, &args,
-                        atto__group_count(k->c.positions, positions_per_group(k)));
+    atto__arg_uint(&args, k->a->reduction != ATTO_REDUCTION_NONE);
+    return atto__launch(k->dev, &variant, &args, groups_of(k));
 }
 
 atto_status atto__opencl_cross_entropy_forward(atto_device *dev,
@@ -222,14 +227,15 @@ atto_status atto__opencl_cross_entropy_forward(atto_device *dev,
     call k;
     piece each, share;
     ATTO_TRY(begin_call(dev, a, ATTO_CHOICE_CROSS_ENTROPY_FORWARD, &k));
-    if (!none) ATTO_TRY(take_piece(dev, k.c.positions, &each));
-    if (weighs) ATTO_TRY(take_piece(dev, k.c.positions, &share));
-    if (k.c.positions > 0)
+    const int64_t groups = k.c.positions > 0 ? groups_of(&k) : 0;
+    if (!none) ATTO_TRY(take_piece(dev, groups, &each));
+    if (weighs) ATTO_TRY(take_piece(dev, groups, &share));
+    if (groups > 0)
         ATTO_TRY(launch_forward(&k, none ? a->loss : &each.view, weighs ? &share.view : NULL));
     if (none && !a->total) return ATTO_OK;
     const sums s = { none ? NULL : &each.view, weighs ? &share.view : NULL, none ? NULL : a->loss,
                      a->total };
-    return sum_positions(dev, &s, k.c.positions, mean);
+    return sum_positions(dev, &s, groups, mean);
 }
 
 /* ---- backward ---- */
@@ -273,8 +279,7 @@ static atto_status launch_backward(const call *k, const atto_tensor *total, floa
     atto__arg_float(&args, divisor);
     atto__arg_uint(&args, a->add_dx);
     atto__arg_uint(&args, a->add_dtarget);
-    return atto__launch(k->dev, &variant, &args,
-                        atto__group_count(k->c.positions, positions_per_group(k)));
+    return atto__launch(k->dev, &variant, &args, groups_of(k));
 }
 
 atto_status atto__opencl_cross_entropy_backward(atto_device *dev,

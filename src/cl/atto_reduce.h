@@ -212,6 +212,51 @@ ATTO_UNROLLED float2 atto_row_sum2(float2 v, __local float2 *scratch)
 #endif
 }
 
+/* Each of v[0] .. v[n - 1] over the work-items whose numbers are the same modulo `columns`, a power of two;
+ * all of them get the results, or if not `everyone` the first columns work-items. scratch has n * ATTO_WG
+ * elements; an operation is ATTO_ADD or fmax. */
+#if ATTO_NVIDIA >= 70 && ATTO_WG >= 32
+#define ATTO_FOLD_COLUMNS(v, n, columns, everyone, scratch, operation)                        \
+    do {                                                                                      \
+        const uint item = get_local_id(0), column = item % (columns);                         \
+        const uint apart = max((uint)(columns), 32u), blocks = ATTO_WG / apart;               \
+        for (uint bit = 16; bit >= (columns); bit /= 2)                                       \
+            _Pragma("unroll") for (uint k = 0; k < (n); k++)(v)[k] =                          \
+                operation((v)[k], atto_swap((v)[k], bit));                                    \
+        barrier(CLK_LOCAL_MEM_FENCE); /* who still reads the last one */                      \
+        if (item % apart < (columns))                                                         \
+            _Pragma("unroll") for (uint k = 0; k < (n); k++)(scratch)                         \
+                [(k * blocks + item / apart) * (columns) + column] = (v)[k];                  \
+        barrier(CLK_LOCAL_MEM_FENCE);                                                         \
+        if ((everyone) || item < (columns)) _Pragma("unroll") for (uint k = 0; k < (n); k++)  \
+        {                                                                                     \
+            (v)[k] = (scratch)[k * blocks * (columns) + column];                              \
+            for (uint b = 1; b < blocks; b++)                                                 \
+                (v)[k] = operation((v)[k], (scratch)[(k * blocks + b) * (columns) + column]); \
+        }                                                                                     \
+    } while (0)
+#else
+#define ATTO_FOLD_COLUMNS(v, n, columns, everyone, scratch, operation)                           \
+    do {                                                                                         \
+        const uint item = get_local_id(0), column = item % (columns);                            \
+        for (uint half_ = ATTO_WG / (columns) / 2; half_ > 0; half_ /= 2) { /* the same for all */ \
+            barrier(CLK_LOCAL_MEM_FENCE);                                                        \
+            _Pragma("unroll") for (uint k = 0; k < (n); k++)(scratch)[k * ATTO_WG + item] = (v)[k]; \
+            barrier(CLK_LOCAL_MEM_FENCE);                                                        \
+            if (item < half_ * (columns))                                                        \
+                _Pragma("unroll") for (uint k = 0; k < (n); k++)(v)[k] =                         \
+                    operation((v)[k], (scratch)[k * ATTO_WG + item + half_ * (columns)]);        \
+        }                                                                                        \
+        if (everyone) {                                                                          \
+            barrier(CLK_LOCAL_MEM_FENCE);                                                        \
+            if (item < (columns))                                                                \
+                _Pragma("unroll") for (uint k = 0; k < (n); k++)(scratch)[k * ATTO_WG + item] = (v)[k]; \
+            barrier(CLK_LOCAL_MEM_FENCE);                                                        \
+            _Pragma("unroll") for (uint k = 0; k < (n); k++)(v)[k] = (scratch)[k * ATTO_WG + column]; \
+        }                                                                                        \
+    } while (0)
+#endif
+
 /* This work-item's share of a sum of n numbers that its work-group adds up: every ATTO_WG-th, so many on
  * their way at a time. */
 ATTO_UNROLLED float atto_share_of_sum(__global const float *numbers, size_t n)

@@ -141,47 +141,31 @@ static inline atto_index element_of(place p, atto_index f, atto_index channels, 
 
 /* ---- sums over lanes ---- */
 
-#if ATTO_LAST
-#define LANES_APART p.columns
-#define FIRST_LANE  p.column
-#else
-#define LANES_APART 1
-#define FIRST_LANE  (p.column * p.lanes)
-#endif
-
 #define ALL_ITEMS   1
 #define FIRST_LANES 0
 
-#if ATTO_NVIDIA >= 70 && ATTO_WG >= 32
-
-#define WARP  32
-#define WARPS (ATTO_WG / WARP)
+#if ATTO_LAST
 
 /* Columns' sums over their lanes, which all work-items get, or those of lane 0 alone. scratch has
  * RESULTS * ATTO_WG elements. */
 ATTO_UNROLLED void fold_lanes(float *v, place p, __local float *scratch, uint whose)
 {
-    const uint item = get_local_id(0), most = min(p.lanes * LANES_APART, (uint)WARP);
-    for (uint bit = most / 2; bit >= LANES_APART && bit > 0; bit /= 2) { /* the same for all */
-#pragma unroll
-        for (uint k = 0; k < RESULTS; k++) v[k] += atto_swap(v[k], bit);
-    }
-    if (p.lanes * LANES_APART <= WARP) return;
+    ATTO_FOLD_COLUMNS(v, RESULTS, p.columns, whose, scratch, ATTO_ADD);
+}
+
+#elif ATTO_NVIDIA >= 70 && ATTO_WG >= 32
+
+ATTO_UNROLLED void fold_lanes(float *v, place p, __local float *scratch, uint whose)
+{
+    const uint item = get_local_id(0), warps = p.lanes / 32;
+    for (uint bit = min(p.lanes, 32u) / 2; bit > 0; bit /= 2) v[0] += atto_swap(v[0], bit);
+    if (warps < 2) return; /* all work-items */
     barrier(CLK_LOCAL_MEM_FENCE); /* who still reads the last one */
-    if (item % WARP < LANES_APART) {
-#pragma unroll
-        for (uint k = 0; k < RESULTS; k++)
-            scratch[(k * WARPS + item / WARP) * LANES_APART + item % WARP] = v[k];
-    }
+    if (item % 32 == 0) scratch[item / 32] = v[0];
     barrier(CLK_LOCAL_MEM_FENCE);
-    if (whose == FIRST_LANES && p.lane > 0) return;
-    const uint first = FIRST_LANE / WARP, warps = p.lanes * LANES_APART / WARP;
-#pragma unroll
-    for (uint k = 0; k < RESULTS; k++) {
-        v[k] = 0.0f;
-        for (uint w = first; w < first + warps; w++)
-            v[k] += scratch[(k * WARPS + w) * LANES_APART + FIRST_LANE % WARP];
-    }
+    v[0] = 0.0f;
+    for (uint w = 0; w < warps; w++) v[0] += scratch[p.column * warps + w];
+    (void)whose;
 }
 
 #else
@@ -191,21 +175,15 @@ ATTO_UNROLLED void fold_lanes(float *v, place p, __local float *scratch, uint wh
     const uint item = get_local_id(0);
     for (uint half_lanes = p.lanes / 2; half_lanes > 0; half_lanes /= 2) { /* the same for all */
         barrier(CLK_LOCAL_MEM_FENCE);
-#pragma unroll
-        for (uint k = 0; k < RESULTS; k++) scratch[k * ATTO_WG + item] = v[k];
+        scratch[item] = v[0];
         barrier(CLK_LOCAL_MEM_FENCE);
-#pragma unroll
-        for (uint k = 0; k < RESULTS; k++)
-            if (p.lane < half_lanes) v[k] += scratch[k * ATTO_WG + item + half_lanes * LANES_APART];
+        if (p.lane < half_lanes) v[0] += scratch[item + half_lanes];
     }
-    if (whose == FIRST_LANES) return;
     barrier(CLK_LOCAL_MEM_FENCE);
-#pragma unroll
-    for (uint k = 0; k < RESULTS; k++)
-        if (p.lane == 0) scratch[k * ATTO_WG + FIRST_LANE] = v[k];
+    if (p.lane == 0) scratch[p.column] = v[0];
     barrier(CLK_LOCAL_MEM_FENCE);
-#pragma unroll
-    for (uint k = 0; k < RESULTS; k++) v[k] = scratch[k * ATTO_WG + FIRST_LANE];
+    v[0] = scratch[p.column];
+    (void)whose;
 }
 
 #endif

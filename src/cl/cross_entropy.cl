@@ -132,6 +132,8 @@ static inline float target_of(__global const target_t *target, __global const fl
     x += x_at + start - first
 
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_cross_entropy_forward)
+/* share has what the positions of each work-group add to the mean's divisor; each, if joined, their losses'
+ * sum, else every position's loss. */
 ATTO_KERNEL void atto_cross_entropy_forward(__global const ATTO_T *x, const ulong x_at,
                                             __global const target_t *target, const ulong target_at,
                                             __global const float *weight, const ulong weight_at,
@@ -139,9 +141,9 @@ ATTO_KERNEL void atto_cross_entropy_forward(__global const ATTO_T *x, const ulon
                                             __global float *share, const ulong share_at,
                                             __global float *lse, const ulong lse_at,
                                             volatile __global uint *errors, const ulong errors_at,
-                                            POSITION_PARAMETERS)
+                                            POSITION_PARAMETERS, const uint joined)
 {
-    __local float scratch[ATTO_WG];
+    __local float scratch[2 * ATTO_WG];
     LOCATE_POSITION;
     target += target_at;
     if (weight) weight += weight_at;
@@ -153,7 +155,7 @@ ATTO_KERNEL void atto_cross_entropy_forward(__global const ATTO_T *x, const ulon
     const float logit_of_label = atto_load(x + first, (size_t)(v.counts ? v.label : 0) * step);
 #endif
     const float2 norm = normalise(lane, scratch);
-    float loss;
+    float loss = 0.0f;
 #if ATTO_SPREAD
 #if ATTO_SOFT
     target += start;
@@ -171,14 +173,21 @@ ATTO_KERNEL void atto_cross_entropy_forward(__global const ATTO_T *x, const ulon
     }
     loss = -atto_row_sum(part, scratch);
 #endif
-    if (!inside || ATTO_LANE() != 0) return; /* no barrier follows */
 #if !ATTO_SPREAD
     loss = -(((logit_of_label - norm.x) - norm.y) * v.weight);
 #endif
-    each[each_at + position] = v.counts ? loss : v.wrong ? NAN : 0.0f;
-    if (share) share[share_at + position] = v.weight;
-    if (lse) lse[lse_at + position] = norm.x + norm.y;
-    if (v.wrong) atomic_or(errors + errors_at, BIT_OF_LABELS);
+    loss = v.counts ? loss : v.wrong ? NAN : 0.0f;
+    const uint answers = inside && ATTO_LANE() == 0;
+    if (answers && !joined) each[each_at + position] = loss;
+    if (answers && lse) lse[lse_at + position] = norm.x + norm.y;
+    if (answers && v.wrong) atomic_or(errors + errors_at, BIT_OF_LABELS);
+
+    /* Joined or not: PoCL 3.1 may hang where barriers depend on an argument. */
+    float sums[2] = { answers ? loss : 0.0f, answers ? v.weight : 0.0f };
+    ATTO_FOLD_COLUMNS(sums, 2, 1, 0, scratch, ATTO_ADD);
+    if (get_local_id(0) != 0) return;
+    if (joined) each[each_at + get_group_id(0)] = sums[0];
+    if (share) share[share_at + get_group_id(0)] = sums[1];
 }
 #endif
 

@@ -271,80 +271,30 @@ ATTO_UNROLLED void store_columns(__global ATTO_T *p, atto_index c, atto_index co
     }
 }
 
-/* The work-items of a column give each other numbers in local memory, half of them at a time: number k
- * of work-item (deep, across) stands at [k][deep][across]. */
 #if ATTO_DEEP > 1
 #define COLUMN_SCRATCH (ATTO_WG * ATTO_RUN)
 #else
 #define COLUMN_SCRATCH 1
 #endif
-#define SCRATCH_AT(k, deep, across) ((k) * (ATTO_WG / 2) + (deep)*ACROSS + (across))
 
-ATTO_UNROLLED void fold_tops_and_sums(float *top, float *sum, uint deep, uint across,
-                                      __local float *scratch)
+/* Over the work-items of a column; all get the results. */
+ATTO_UNROLLED void fold_sums(float *sum, __local float *scratch)
 {
 #if ATTO_DEEP > 1
-    for (uint half_ = ATTO_DEEP / 2; half_ > 0; half_ /= 2) {
-        if (deep >= half_ && deep < 2 * half_) {
-#pragma unroll
-            for (uint k = 0; k < ATTO_RUN; k++) {
-                scratch[SCRATCH_AT(2 * k, deep - half_, across)] = top[k];
-                scratch[SCRATCH_AT(2 * k + 1, deep - half_, across)] = sum[k];
-            }
-        }
-        barrier(CLK_LOCAL_MEM_FENCE);
-        if (deep < half_) {
-#pragma unroll
-            for (uint k = 0; k < ATTO_RUN; k++) {
-                const float other = scratch[SCRATCH_AT(2 * k, deep, across)];
-                const float larger = fmax(top[k], other);
-                sum[k] =
-                    sum[k] * attop_exp_share(top[k] - larger) +
-                    scratch[SCRATCH_AT(2 * k + 1, deep, across)] * attop_exp_share(other - larger);
-                top[k] = larger;
-            }
-        }
-        barrier(CLK_LOCAL_MEM_FENCE);
-    }
-    if (deep == 0) {
-#pragma unroll
-        for (uint k = 0; k < ATTO_RUN; k++) {
-            scratch[SCRATCH_AT(2 * k, 0, across)] = top[k];
-            scratch[SCRATCH_AT(2 * k + 1, 0, across)] = sum[k];
-        }
-    }
-    barrier(CLK_LOCAL_MEM_FENCE);
-#pragma unroll
-    for (uint k = 0; k < ATTO_RUN; k++) {
-        top[k] = scratch[SCRATCH_AT(2 * k, 0, across)];
-        sum[k] = scratch[SCRATCH_AT(2 * k + 1, 0, across)];
-    }
+    ATTO_FOLD_COLUMNS(sum, ATTO_RUN, ACROSS, 1, scratch, ATTO_ADD);
 #endif
 }
 
-ATTO_UNROLLED void fold_sums(float *sum, uint deep, uint across, __local float *scratch)
+ATTO_UNROLLED void fold_tops_and_sums(float *top, float *sum, __local float *scratch)
 {
 #if ATTO_DEEP > 1
-    for (uint half_ = ATTO_DEEP / 2; half_ > 0; half_ /= 2) {
-        if (deep >= half_ && deep < 2 * half_) {
+    float own[ATTO_RUN];
 #pragma unroll
-            for (uint k = 0; k < ATTO_RUN; k++)
-                scratch[SCRATCH_AT(k, deep - half_, across)] = sum[k];
-        }
-        barrier(CLK_LOCAL_MEM_FENCE);
-        if (deep < half_) {
+    for (uint k = 0; k < ATTO_RUN; k++) own[k] = top[k];
+    ATTO_FOLD_COLUMNS(top, ATTO_RUN, ACROSS, 1, scratch, fmax);
 #pragma unroll
-            for (uint k = 0; k < ATTO_RUN; k++) sum[k] += scratch[SCRATCH_AT(k, deep, across)];
-        }
-        barrier(CLK_LOCAL_MEM_FENCE);
-    }
-    if (deep == 0) {
-#pragma unroll
-        for (uint k = 0; k < ATTO_RUN; k++) scratch[SCRATCH_AT(k, 0, across)] = sum[k];
-    }
-    barrier(CLK_LOCAL_MEM_FENCE);
-#pragma unroll
-    for (uint k = 0; k < ATTO_RUN; k++) sum[k] = scratch[SCRATCH_AT(k, 0, across)];
+    for (uint k = 0; k < ATTO_RUN; k++) sum[k] *= attop_exp_share(own[k] - top[k]);
+    fold_sums(sum, scratch);
 #endif
 }
 
@@ -385,7 +335,7 @@ ATTO_KERNEL void atto_softmax_forward_columns(__global const ATTO_T *x, const ul
     }
 #pragma unroll
     for (uint k = 0; k < ATTO_RUN; k++) own[k] = top[k];
-    fold_tops_and_sums(top, sum, deep, across, scratch);
+    fold_tops_and_sums(top, sum, scratch);
     normaliser norm[ATTO_RUN];
 #pragma unroll
     for (uint k = 0; k < ATTO_RUN; k++) norm[k] = normaliser_of(top[k], sum[k], own[k]);
@@ -422,7 +372,7 @@ ATTO_KERNEL void atto_softmax_backward_columns(__global const ATTO_T *y, const u
 #pragma unroll
         for (uint i = 0; i < COLUMN_CHUNK; i++) sum[i % ATTO_RUN] += term_of(v[i], d[i]);
     }
-    fold_sums(sum, deep, across, scratch);
+    fold_sums(sum, scratch);
     for (COLUMN_CHUNKS(c)) {
         load_columns_again(y, c, count, step, 0.0f, v);
         load_columns_again(dy, c, count, step, 0.0f, d);
