@@ -197,6 +197,34 @@ ATTO_UNROLLED uint4 atto_pack_bf16(const float *v)
 #define atto_unpack ATTO_PASTE(atto_unpack_, ATTO_DTYPE)
 #define atto_pack   ATTO_PASTE(atto_pack_, ATTO_DTYPE)
 
+/* ---- a unit: a 16-byte vector, or without ATTO_VECTORS one element; as it is stored, which takes half the
+ * registers where elements have 16 bits ---- */
+
+#if ATTO_VECTORS
+typedef uint4 atto_unit;
+#else
+typedef ATTO_T atto_unit;
+#endif
+
+/* at: the unit's first element */
+static inline atto_unit atto_load_unit(__global const ATTO_T *p, size_t at)
+{
+#if ATTO_VECTORS
+    return ((__global const uint4 *)p)[at / ATTO_VEC];
+#else
+    return p[at];
+#endif
+}
+
+ATTO_UNROLLED void atto_widen_unit(atto_unit raw, float *v)
+{
+#if ATTO_VECTORS
+    atto_unpack(raw, v);
+#else
+    v[0] = atto_widen(raw);
+#endif
+}
+
 /* v += old, for gradients that accumulate. */
 ATTO_UNROLLED void atto_add_run(float *v, const float *old)
 {

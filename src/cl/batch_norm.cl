@@ -49,32 +49,6 @@ typedef ATTO_PASTE(atto_, ATTO_OUT) out_t;
 #define RESULTS   (ATTO_LAST ? ATTO_RUN : 1) /* channels of a work-item */
 #define RESULT(k) (ATTO_LAST ? (k) : 0)      /* that element k of a unit belongs to */
 
-/* ---- units, as they are stored: in half the registers where elements have 16 bits ---- */
-
-#if ATTO_VECTORS
-typedef uint4 unit_t;
-#else
-typedef ATTO_T unit_t; /* ATTO_RUN is 1 */
-#endif
-
-static inline unit_t load_unit(__global const ATTO_T *p, atto_index at)
-{
-#if ATTO_VECTORS
-    return atto_fetch(p, at / ATTO_VEC);
-#else
-    return p[at];
-#endif
-}
-
-ATTO_UNROLLED void widen_unit(unit_t raw, float *v)
-{
-#if ATTO_VECTORS
-    atto_unpack(raw, v);
-#else
-    v[0] = atto_widen(raw);
-#endif
-}
-
 /* ---- where a work-item is ---- */
 
 /* magic, shift: of per_run, for atto_divide */
@@ -137,7 +111,7 @@ static inline atto_index element_of(place p, atto_index f, atto_index channels, 
 /* The units of a tensor from f on, UNITS of them; what is not there is f again. */
 #define LOAD_UNITS(tensor, f, raw)                         \
     _Pragma("unroll") for (uint j = 0; j < UNITS; j++) raw[j] = \
-        load_unit(tensor, ELEMENT((f) + j * p.lanes < p.end ? (f) + j * p.lanes : (f)))
+        atto_load_unit(tensor, ELEMENT((f) + j * p.lanes < p.end ? (f) + j * p.lanes : (f)))
 
 /* ---- sums over lanes ---- */
 
@@ -242,19 +216,19 @@ ATTO_KERNEL void atto_batch_norm_moments(__global const ATTO_T *x, const ulong x
     const place p = PLACE;
     float first[ATTO_RUN], about[RESULTS], sum[RESULTS], squares[RESULTS];
     x += x_at;
-    widen_unit(load_unit(x, p.first < p.end ? ELEMENT(p.first) : 0), first);
+    atto_widen_unit(atto_load_unit(x, p.first < p.end ? ELEMENT(p.first) : 0), first);
 #pragma unroll
     for (uint k = 0; k < RESULTS; k++) about[k] = sum[k] = squares[k] = 0.0f;
 #pragma unroll
     for (uint k = 0; k < ATTO_RUN; k++) about[RESULT(k)] += first[k] * ((float)RESULTS / ATTO_RUN);
     for (atto_index f = p.first; f < p.end; f += UNITS * p.lanes) {
-        unit_t raw[UNITS];
+        atto_unit raw[UNITS];
         LOAD_UNITS(x, f, raw);
 #pragma unroll
         for (uint j = 0; j < UNITS; j++) {
             float v[ATTO_RUN];
             if (f + j * p.lanes >= p.end) continue;
-            widen_unit(raw[j], v);
+            atto_widen_unit(raw[j], v);
 #pragma unroll
             for (uint k = 0; k < ATTO_RUN; k++) {
                 const float d = v[k] - about[RESULT(k)];
@@ -356,15 +330,15 @@ ATTO_KERNEL void atto_batch_norm_apply(__global const ATTO_T *x, const ulong x_a
     y += y_at;
     if (residual) residual += residual_at;
     for (atto_index f = p.first; f < p.end; f += UNITS * p.lanes) {
-        unit_t raw[UNITS], raw_r[UNITS];
+        atto_unit raw[UNITS], raw_r[UNITS];
         LOAD_UNITS(x, f, raw);
         if (residual) LOAD_UNITS(residual, f, raw_r);
 #pragma unroll
         for (uint j = 0; j < UNITS; j++) {
             float v[ATTO_RUN], r[ATTO_RUN];
             if (f + j * p.lanes >= p.end) continue;
-            widen_unit(raw[j], v);
-            if (residual) widen_unit(raw_r[j], r);
+            atto_widen_unit(raw[j], v);
+            if (residual) atto_widen_unit(raw_r[j], r);
 #pragma unroll
             for (uint k = 0; k < ATTO_RUN; k++) {
                 const uint i = RESULT(k);
@@ -386,13 +360,13 @@ ATTO_KERNEL void atto_batch_norm_apply(__global const ATTO_T *x, const ulong x_a
         PLACE_PARAMETERS, const float act_a, const float act_b
 
 /* x - mean and dz of unit j. r is the residual where there is one. */
-ATTO_UNROLLED void gradient_of(unit_t x, unit_t dy, unit_t r, uint has_residual,
+ATTO_UNROLLED void gradient_of(atto_unit x, atto_unit dy, atto_unit r, uint has_residual,
                                const channel_numbers *c, float act_a, float act_b, float *d, float *dz)
 {
     float vr[ATTO_RUN];
-    widen_unit(x, d);
-    widen_unit(dy, dz);
-    if (has_residual) widen_unit(r, vr);
+    atto_widen_unit(x, d);
+    atto_widen_unit(dy, dz);
+    if (has_residual) atto_widen_unit(r, vr);
 #pragma unroll
     for (uint k = 0; k < ATTO_RUN; k++) {
         const uint i = RESULT(k);
@@ -417,7 +391,7 @@ ATTO_KERNEL void atto_batch_norm_sums(GRADIENT_PARAMETERS, __global float *parti
 #pragma unroll
     for (uint k = 0; k < RESULTS; k++) sum[k] = sum_n[k] = 0.0f;
     for (atto_index f = p.first; f < p.end; f += UNITS * p.lanes) {
-        unit_t raw[UNITS], raw_dy[UNITS], raw_r[UNITS];
+        atto_unit raw[UNITS], raw_dy[UNITS], raw_r[UNITS];
         LOAD_UNITS(x, f, raw);
         LOAD_UNITS(dy, f, raw_dy);
         if (residual) LOAD_UNITS(residual, f, raw_r);
@@ -479,7 +453,7 @@ ATTO_UNROLLED void write_gradient(__global ATTO_T *out, atto_index at, float *v,
 {
     float old[ATTO_RUN];
     if (add) {
-        widen_unit(load_unit(out, at), old);
+        atto_widen_unit(atto_load_unit(out, at), old);
         atto_add_run(v, old);
     }
     atto_store_run(out, at, 1, ATTO_RUN, v);
@@ -507,7 +481,7 @@ ATTO_KERNEL void atto_batch_norm_dx(GRADIENT_PARAMETERS, __global const float *s
     if (dx) dx += dx_at;
     if (dresidual) dresidual += dresidual_at;
     for (atto_index f = p.first; f < p.end; f += UNITS * p.lanes) {
-        unit_t raw[UNITS], raw_dy[UNITS], raw_r[UNITS];
+        atto_unit raw[UNITS], raw_dy[UNITS], raw_r[UNITS];
         LOAD_UNITS(x, f, raw);
         LOAD_UNITS(dy, f, raw_dy);
         if (residual) LOAD_UNITS(residual, f, raw_r);

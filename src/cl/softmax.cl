@@ -45,13 +45,6 @@
 #define SIGN 1.0f
 #endif
 
-/* Where a row is held, so are its exponentials, once they are there: relative to the lane's maximum. */
-#if ATTO_HELD && !ATTO_LOG
-#define KEEPS_SHARES 1
-#else
-#define KEEPS_SHARES 0
-#endif
-
 /* The sum that log-softmax's gradient needs is of dy alone. */
 #if ATTO_HELD || !ATTO_LOG
 #define SUM_READS_Y 1
@@ -84,35 +77,42 @@ static inline float term_of(float y, float dy)
     return ATTO_LOG ? dy : y * dy;
 }
 
-/* What turns e^(x - own), or x, into y: of a row with maximum `top` and sum `sum`. */
+/* y of x, or of -x, in a row with maximum `top`; last_of its sum. */
+static inline float last_of(float sum)
+{
+    return ATTO_LOG ? attop_log(sum) : 1.0f / sum;
+}
+
+static inline float normalised(float x, float top, float last)
+{
+    return ATTO_LOG ? (x - top) - last : attop_exp_share(x - top) * last;
+}
+
+/* ---- rows ---- */
+
+/* Where a row is held, so are its exponentials, once they are there: relative to the lane's maximum. */
+#if ATTO_HELD && !ATTO_LOG
+#define KEEPS_SHARES 1
+#else
+#define KEEPS_SHARES 0
+#endif
+
+/* What turns e^(x - own), or x, into y. */
 typedef struct normaliser {
     float top, last;
 } normaliser;
 
 static inline normaliser normaliser_of(float top, float sum, float own)
 {
-#if ATTO_LOG
-    const normaliser n = { top, attop_log(sum) };
-#elif KEEPS_SHARES
-    const normaliser n = { top, attop_exp_share(own - top) / sum };
-#else
-    const normaliser n = { top, 1.0f / sum };
-#endif
+    const float last = KEEPS_SHARES ? attop_exp_share(own - top) / sum : last_of(sum);
+    const normaliser n = { top, last };
     return n;
 }
 
 static inline float result_of(float v, normaliser n)
 {
-#if ATTO_LOG
-    return (v - n.top) - n.last;
-#elif KEEPS_SHARES
-    return v * n.last;
-#else
-    return attop_exp_share(v - n.top) * n.last;
-#endif
+    return KEEPS_SHARES ? v * n.last : normalised(v, n.top, n.last);
 }
-
-/* ---- rows ---- */
 
 /* Work-items of rows behind the last take part in barriers only: they have no slots. */
 #define LOCATE_ROW(x_at)                                              \
@@ -198,8 +198,7 @@ ATTO_KERNEL void atto_softmax_backward(__global const ATTO_T *y, const ulong y_a
 
 /* ---- columns ---- */
 
-#define ACROSS       (ATTO_WG / ATTO_DEEP)
-#define COLUMN_CHUNK (ATTO_ITEMS * ATTO_RUN)
+#define ACROSS (ATTO_WG / ATTO_DEEP)
 
 /* The head of a loop over this work-item's chunks; c is the first element's number. */
 #if ATTO_HELD
@@ -223,52 +222,16 @@ ATTO_KERNEL void atto_softmax_backward(__global const ATTO_T *y, const ulong y_a
     const size_t outer = (run < runs ? run : 0) / per_row;                         \
     const size_t base = outer * cols * step + ((run < runs ? run : 0) - outer * per_row) * ATTO_RUN
 
-/* All on their way before one is used. */
+#define COLUMN(j)    ((c + (j)*ATTO_DEEP) * step) /* where unit j of a chunk is, */
+#define HAS_UNIT(j)  (c + (j)*ATTO_DEEP < count)  /* and whether it is */
+#define EACH_UNIT    _Pragma("unroll") for (uint j = 0; j < ATTO_ITEMS; j++)
+#define EACH_COLUMN  _Pragma("unroll") for (uint k = 0; k < ATTO_RUN; k++)
+
+/* A chunk's units, all on their way before one is used. */
 ATTO_UNROLLED void load_columns(__global const ATTO_T *p, atto_index c, atto_index count,
-                                atto_index step, float fill, float *v)
+                                atto_index step, atto_unit *raw)
 {
-#if ATTO_VECTORS
-    uint4 raw[ATTO_ITEMS];
-#pragma unroll
-    for (uint j = 0; j < ATTO_ITEMS; j++)
-        if (c + j * ATTO_DEEP < count)
-            raw[j] = atto_fetch(p, (c + j * ATTO_DEEP) * step / ATTO_VEC);
-#pragma unroll
-    for (uint j = 0; j < ATTO_ITEMS; j++) {
-        if (c + j * ATTO_DEEP < count) {
-            atto_unpack(raw[j], v + j * ATTO_RUN);
-        } else {
-#pragma unroll
-            for (uint k = 0; k < ATTO_RUN; k++) v[j * ATTO_RUN + k] = fill;
-        }
-    }
-#else
-#pragma unroll
-    for (uint j = 0; j < ATTO_ITEMS; j++)
-        v[j] = c + j * ATTO_DEEP < count ? atto_load(p, (c + j * ATTO_DEEP) * step) : fill;
-#endif
-}
-
-ATTO_UNROLLED void load_columns_again(__global const ATTO_T *p, atto_index c, atto_index count,
-                                      atto_index step, float fill, float *v)
-{
-#if !ATTO_HELD
-    load_columns(p, c, count, step, fill, v);
-#endif
-}
-
-ATTO_UNROLLED void store_columns(__global ATTO_T *p, atto_index c, atto_index count,
-                                 atto_index step, const float *v)
-{
-#pragma unroll
-    for (uint j = 0; j < ATTO_ITEMS; j++) {
-        if (c + j * ATTO_DEEP >= count) continue;
-#if ATTO_VECTORS
-        atto_put(p, (c + j * ATTO_DEEP) * step / ATTO_VEC, atto_pack(v + j * ATTO_RUN));
-#else
-        atto_store(p, (c + j * ATTO_DEEP) * step, v[j]);
-#endif
-    }
+    EACH_UNIT if (HAS_UNIT(j)) raw[j] = atto_load_unit(p, COLUMN(j));
 }
 
 #if ATTO_DEEP > 1
@@ -309,42 +272,35 @@ ATTO_KERNEL void atto_softmax_forward_columns(__global const ATTO_T *x, const ul
     x += x_at + base;
     y += y_at + base;
 
-    float v[COLUMN_CHUNK], top[ATTO_RUN], sum[ATTO_RUN], own[ATTO_RUN];
-#pragma unroll
-    for (uint k = 0; k < ATTO_RUN; k++) {
-        top[k] = -FLT_MAX;
-        sum[k] = 0.0f;
-    }
+    atto_unit raw[ATTO_ITEMS];
+    float top[ATTO_RUN], sum[ATTO_RUN];
+    EACH_COLUMN top[k] = -FLT_MAX, sum[k] = 0.0f;
     for (COLUMN_CHUNKS(c)) {
-        load_columns(x, c, count, step, SIGN * -INFINITY, v);
-#pragma unroll
-        for (uint k = 0; k < ATTO_RUN; k++) {
-            float larger = top[k], part = 0.0f;
-#pragma unroll
-            for (uint i = k; i < COLUMN_CHUNK; i += ATTO_RUN)
-                larger = fmax(larger, signed_of(v[i]));
-#pragma unroll
-            for (uint i = k; i < COLUMN_CHUNK; i += ATTO_RUN) {
-                const float e = attop_exp_share(signed_of(v[i]) - larger);
-                if (KEEPS_SHARES) v[i] = e;
-                part += e;
-            }
-            sum[k] = sum[k] * attop_exp_share(top[k] - larger) + part;
-            top[k] = larger;
+        float own[ATTO_RUN];
+        load_columns(x, c, count, step, raw);
+        EACH_COLUMN own[k] = top[k];
+        EACH_UNIT if (HAS_UNIT(j)) {
+            float v[ATTO_RUN];
+            atto_widen_unit(raw[j], v);
+            EACH_COLUMN top[k] = fmax(top[k], signed_of(v[k]));
+        }
+        EACH_COLUMN sum[k] *= attop_exp_share(own[k] - top[k]);
+        EACH_UNIT if (HAS_UNIT(j)) {
+            float v[ATTO_RUN];
+            atto_widen_unit(raw[j], v);
+            EACH_COLUMN sum[k] += attop_exp_share(signed_of(v[k]) - top[k]);
         }
     }
-#pragma unroll
-    for (uint k = 0; k < ATTO_RUN; k++) own[k] = top[k];
     fold_tops_and_sums(top, sum, scratch);
-    normaliser norm[ATTO_RUN];
-#pragma unroll
-    for (uint k = 0; k < ATTO_RUN; k++) norm[k] = normaliser_of(top[k], sum[k], own[k]);
+    EACH_COLUMN sum[k] = last_of(sum[k]);
     for (COLUMN_CHUNKS(c)) {
-        load_columns_again(x, c, count, step, 0.0f, v);
-#pragma unroll
-        for (uint i = 0; i < COLUMN_CHUNK; i++)
-            v[i] = result_of(KEEPS_SHARES ? v[i] : signed_of(v[i]), norm[i % ATTO_RUN]);
-        store_columns(y, c, count, step, v);
+        if (!ATTO_HELD) load_columns(x, c, count, step, raw);
+        EACH_UNIT if (HAS_UNIT(j)) {
+            float v[ATTO_RUN];
+            atto_widen_unit(raw[j], v);
+            EACH_COLUMN v[k] = normalised(signed_of(v[k]), top[k], sum[k]);
+            atto_store_run(y, COLUMN(j), 1, ATTO_RUN, v);
+        }
     }
 }
 #endif
@@ -363,27 +319,34 @@ ATTO_KERNEL void atto_softmax_backward_columns(__global const ATTO_T *y, const u
     dy += dy_at + base;
     dx += dx_at + base;
 
-    float v[COLUMN_CHUNK], d[COLUMN_CHUNK], sum[ATTO_RUN];
-#pragma unroll
-    for (uint k = 0; k < ATTO_RUN; k++) sum[k] = 0.0f;
+    atto_unit raw[ATTO_ITEMS], raw_dy[ATTO_ITEMS];
+    float sum[ATTO_RUN];
+    EACH_COLUMN sum[k] = 0.0f;
     for (COLUMN_CHUNKS(c)) {
-        if (SUM_READS_Y) load_columns(y, c, count, step, 0.0f, v);
-        load_columns(dy, c, count, step, 0.0f, d);
-#pragma unroll
-        for (uint i = 0; i < COLUMN_CHUNK; i++) sum[i % ATTO_RUN] += term_of(v[i], d[i]);
+        if (SUM_READS_Y) load_columns(y, c, count, step, raw);
+        load_columns(dy, c, count, step, raw_dy);
+        EACH_UNIT if (HAS_UNIT(j)) {
+            float v[ATTO_RUN] = { 0.0f }, d[ATTO_RUN];
+            if (SUM_READS_Y) atto_widen_unit(raw[j], v);
+            atto_widen_unit(raw_dy[j], d);
+            EACH_COLUMN sum[k] += term_of(v[k], d[k]);
+        }
     }
     fold_sums(sum, scratch);
     for (COLUMN_CHUNKS(c)) {
-        load_columns_again(y, c, count, step, 0.0f, v);
-        load_columns_again(dy, c, count, step, 0.0f, d);
-#pragma unroll
-        for (uint i = 0; i < COLUMN_CHUNK; i++) v[i] = gradient_of(v[i], d[i], sum[i % ATTO_RUN]);
-        if (add) {
-            load_columns(dx, c, count, step, 0.0f, d);
-#pragma unroll
-            for (uint i = 0; i < COLUMN_CHUNK; i++) v[i] += d[i];
+        if (!ATTO_HELD) load_columns(y, c, count, step, raw);
+        if (!ATTO_HELD) load_columns(dy, c, count, step, raw_dy);
+        EACH_UNIT if (HAS_UNIT(j)) {
+            float v[ATTO_RUN], d[ATTO_RUN];
+            atto_widen_unit(raw[j], v);
+            atto_widen_unit(raw_dy[j], d);
+            EACH_COLUMN v[k] = gradient_of(v[k], d[k], sum[k]);
+            if (add) {
+                atto_widen_unit(atto_load_unit(dx, COLUMN(j)), d);
+                EACH_COLUMN v[k] += d[k];
+            }
+            atto_store_run(dx, COLUMN(j), 1, ATTO_RUN, v);
         }
-        store_columns(dx, c, count, step, v);
     }
 }
 #endif
