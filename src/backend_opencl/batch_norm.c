@@ -18,8 +18,8 @@
 #define MOST_COLUMNS 32
 
 /* Work-groups that are enough for any device, fewer where each has many numbers to fold. */
-#define GROUPS      4096
-#define GROUPS_LAST 1024
+#define GROUPS       4096
+#define FOLDING_LAST 1024
 
 /* Lanes of a row-major channel, at least. */
 #define LEAST_LANES 8
@@ -44,6 +44,15 @@ static void choose_units(atto__bn_plan *p)
     p->folded = p->last ? p->g.n : p->g.n * p->per_run;
 }
 
+/* So many slabs or a little fewer, none of less than two steps; returns how many. */
+static int64_t cut(const atto__bn_plan *p, int64_t step, int64_t slabs, int64_t *per_slab)
+{
+    const int64_t most = atto__group_count(p->folded, 2 * step);
+    const int64_t each = atto__group_count(p->folded, slabs < most ? slabs : most);
+    *per_slab = atto__group_count(each, step) * step;
+    return atto__group_count(p->folded, *per_slab);
+}
+
 /* Slabs depend on the shape, and on the work-group's size. */
 static void choose_slabs(atto__bn_plan *p)
 {
@@ -56,13 +65,10 @@ static void choose_slabs(atto__bn_plan *p)
     p->columns = (int32_t)(group / lanes);
     p->strips = atto__group_count(p->kept, p->columns);
     const int64_t step = lanes * UNITS;
-    int64_t slabs = atto__group_count(p->last ? GROUPS_LAST : GROUPS, p->strips);
-    const int64_t most = atto__group_count(p->folded, 2 * step);
     const int64_t least = atto__group_count(p->folded, lanes * LANE_UNITS);
-    if (slabs > most) slabs = most;
-    if (slabs < least) slabs = least;
-    p->per_slab = atto__group_count(atto__group_count(p->folded, slabs), step) * step;
-    p->slabs = atto__group_count(p->folded, p->per_slab);
+    const int64_t folding = atto__group_count(p->last ? FOLDING_LAST : GROUPS, p->strips);
+    p->slabs = cut(p, step, folding > least ? folding : least, &p->per_slab);
+    p->written = cut(p, step, atto__group_count(GROUPS, p->strips), &p->per_written);
     p->wide = p->dev->options.set.index_bits == 64 || p->folded >= INT32_MAX / 2 ||
               p->g.channels >= INT32_MAX / 2 || atto_tensor_numel(p->a->x) >= INT32_MAX;
 }
@@ -128,10 +134,9 @@ static atto__variant variant_of(const atto__bn_plan *p, const char *kernel)
 }
 
 /* PLACE_PARAMETERS */
-static void arg_place(atto__args *args, const atto__bn_plan *p)
+static void arg_place(atto__args *args, const atto__bn_plan *p, int64_t per_slab)
 {
-    const int64_t numbers[] = { p->g.channels, p->kept,     p->per_run,
-                                p->folded,     p->per_slab, p->strips };
+    const int64_t numbers[] = { p->g.channels, p->kept, p->per_run, p->folded, per_slab, p->strips };
     for (int32_t i = 0; i < 6; i++) atto__arg_index(args, p->wide, numbers[i]);
     atto__arg_uint(args, (uint32_t)p->columns);
     atto__arg_divider(args, p->wide, p->per_run);
@@ -148,10 +153,11 @@ static void arg_channels(atto__args *args, const atto__bn_plan *p)
     atto__arg_ulong(args, (uint64_t)p->params);
 }
 
-static atto_status launch_slabs(const atto__bn_plan *p, const char *kernel, const atto__args *args)
+static atto_status launch_slabs(const atto__bn_plan *p, const char *kernel, const atto__args *args,
+                                int64_t slabs)
 {
     const atto__variant variant = variant_of(p, kernel);
-    return atto__launch(p->dev, &variant, args, p->strips * p->slabs);
+    return atto__launch(p->dev, &variant, args, p->strips * slabs);
 }
 
 atto_status atto__bn_merge(const atto__bn_plan *p, const char *kernel, atto_dtype out,
@@ -176,8 +182,8 @@ atto_status atto__bn_moments(const atto__bn_plan *p)
     args.count = 0;
     atto__arg_tensor(&args, p->a->x);
     atto__arg_memory(&args, atto__memory(&p->partial));
-    arg_place(&args, p);
-    return launch_slabs(p, "atto_batch_norm_moments", &args);
+    arg_place(&args, p, p->per_slab);
+    return launch_slabs(p, "atto_batch_norm_moments", &args, p->slabs);
 }
 
 atto_status atto__bn_finish(const atto__bn_plan *p)
@@ -214,10 +220,10 @@ atto_status atto__bn_apply(const atto__bn_plan *p)
     atto__arg_tensor(&args, a->y);
     atto__arg_optional(&args, a->training ? a->batches : NULL);
     arg_channels(&args, p);
-    arg_place(&args, p);
+    arg_place(&args, p, p->per_written);
     atto__arg_float(&args, a->act.a);
     atto__arg_float(&args, a->act.b);
-    return launch_slabs(p, "atto_batch_norm_apply", &args);
+    return launch_slabs(p, "atto_batch_norm_apply", &args, p->written);
 }
 
 /* Half of the scratch for two arrays. */
@@ -260,7 +266,7 @@ atto_status atto__opencl_batch_norm_forward(atto_device *dev, const struct atto_
 /* ---- backward ---- */
 
 /* GRADIENT_PARAMETERS; b and residual matter to an activation alone. */
-static void arg_gradient(atto__args *args, const atto__bn_plan *p)
+static void arg_gradient(atto__args *args, const atto__bn_plan *p, int64_t per_slab)
 {
     const struct atto_batch_norm_args *a = p->a;
     args->count = 0;
@@ -268,7 +274,7 @@ static void arg_gradient(atto__args *args, const atto__bn_plan *p)
     atto__arg_tensor(args, a->dy);
     atto__arg_optional(args, a->act.kind == ATTO_ACT_IDENTITY ? NULL : a->residual);
     arg_channels(args, p);
-    arg_place(args, p);
+    arg_place(args, p, per_slab);
     atto__arg_float(args, a->act.a);
     atto__arg_float(args, a->act.b);
 }
@@ -276,9 +282,9 @@ static void arg_gradient(atto__args *args, const atto__bn_plan *p)
 atto_status atto__bn_sums(const atto__bn_plan *p)
 {
     atto__args args;
-    arg_gradient(&args, p);
+    arg_gradient(&args, p, p->per_slab);
     atto__arg_memory(&args, atto__memory(&p->partial));
-    return launch_slabs(p, "atto_batch_norm_sums", &args);
+    return launch_slabs(p, "atto_batch_norm_sums", &args, p->slabs);
 }
 
 /* dw and db are of one dtype. */
@@ -328,14 +334,14 @@ atto_status atto__bn_dx(const atto__bn_plan *p, const atto_tensor *sums)
 {
     const struct atto_batch_norm_args *a = p->a;
     atto__args args;
-    arg_gradient(&args, p);
+    arg_gradient(&args, p, p->per_written);
     atto__arg_memory(&args, sums ? atto__memory(sums) : NULL);
     atto__arg_ulong(&args, (uint64_t)(p->g.channels / p->per_stat));
     atto__arg_optional(&args, a->dx);
     atto__arg_optional(&args, a->dresidual);
     atto__arg_uint(&args, a->add_dx);
     atto__arg_uint(&args, a->add_dresidual);
-    return launch_slabs(p, "atto_batch_norm_dx", &args);
+    return launch_slabs(p, "atto_batch_norm_dx", &args, p->written);
 }
 
 atto_status atto__opencl_batch_norm_backward(atto_device *dev, const struct atto_batch_norm_args *a,

@@ -794,7 +794,7 @@ ATTO_INLINE float attom_loss_huber_dt(float x, float t, float a)
 ATTO_INLINE float attom_loss_bce_with_logits(float x, float t, float a)
 {
     const float rest = attop_log1p_unit(attop_exp_neg(-attop_fabs(x)));
-    const float above = x > 0.0f ? x : 0.0f, below = x < 0.0f ? -x : 0.0f;
+    const float above = x > 0.0f ? x : 0.0f, below = -x > 0.0f ? -x : 0.0f;
     return (1.0f - t) * (above + rest) + a * t * (below + rest);
 }
 
@@ -811,7 +811,7 @@ ATTO_INLINE float attom_loss_bce_with_logits_dx(float x, float t, float a)
 ATTO_INLINE float attom_loss_bce_with_logits_dt(float x, float t, float a)
 {
     const float rest = attop_log1p_unit(attop_exp_neg(-attop_fabs(x)));
-    const float above = x > 0.0f ? x : 0.0f, below = x < 0.0f ? -x : 0.0f;
+    const float above = x > 0.0f ? x : 0.0f, below = -x > 0.0f ? -x : 0.0f;
     (void)t;
     return (a * below - above) + (a - 1.0f) * rest;
 }

@@ -141,7 +141,9 @@ ATTO_INLINE float attop_rcp(float x)
 ATTO_INLINE float attop_divide(float x, float y)
 {
 #ifdef ATTO_NVIDIA
-    return x * native_recip(y); /* rcp.approx: 1 ulp, an instruction; a division takes eight */
+    float reciprocal; /* 1 ulp, one instruction; native_recip takes several, a division more */
+    __asm__("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(y));
+    return x * reciprocal;
 #else
     return x / y;
 #endif
@@ -477,7 +479,11 @@ ATTO_INLINE float attop_erf(float x)
 ATTO_INLINE float attop_log1p_unit(float x)
 {
     const float t = attop_divide(x, 1.0f + 0.5f * x);
-    const float w = t < 1e-5f ? 0.0f : t; /* of smaller ones the cube counts for nothing */
+#ifdef ATTO_NVIDIA
+    const float w = t;
+#else
+    const float w = t < 1e-5f ? 0.0f : t; /* without subnormal cubes, which count for nothing */
+#endif
     const float z = w * w;
     float p = 5.47008e-4f;
     p = p * z + 2.187736e-3f;

@@ -78,7 +78,7 @@ static inline place place_of(PLACE_PARAMETERS)
     p.column = (uint)get_local_id(0) / p.lanes;
     p.lane = (uint)get_local_id(0) % p.lanes;
 #endif
-    p.slab = get_group_id(0) / strips;
+    p.slab = (atto_index)get_group_id(0) / strips;
     p.unit = (atto_index)(get_group_id(0) - p.slab * strips) * columns + p.column;
     p.exists = p.unit < kept;
     p.first = (atto_index)p.slab * per_slab + p.lane;
@@ -299,12 +299,17 @@ typedef struct channel_numbers {
         const ulong rstd_at, __global const float *w, const ulong w_at, __global const float *b, \
         const ulong b_at, const ulong per_stat, const ulong params
 
-ATTO_UNROLLED void load_channels(channel_numbers *c, place p, CHANNEL_PARAMETERS)
+/* Both divisions are left out where all work-items can leave them out. */
+#define STAT(channel) (per_stat == 1 ? (channel) : (channel) / (atto_index)per_stat)
+
+ATTO_UNROLLED void load_channels(channel_numbers *c, place p, atto_index channels,
+                                 CHANNEL_PARAMETERS)
 {
 #pragma unroll
     for (uint k = 0; k < RESULTS; k++) {
-        const size_t channel = p.exists ? (size_t)p.unit * RESULTS + k : 0;
-        const size_t stat = channel / per_stat, param = channel % params;
+        const atto_index channel = p.exists ? p.unit * RESULTS + k : 0;
+        const atto_index stat = STAT(channel);
+        const atto_index param = params == channels ? channel : channel % (atto_index)params;
         c->mean[k] = mean[mean_at + stat];
         c->rstd[k] = rstd[rstd_at + stat];
         c->scale[k] = c->rstd[k] * (w ? w[w_at + param] : 1.0f);
@@ -313,7 +318,7 @@ ATTO_UNROLLED void load_channels(channel_numbers *c, place p, CHANNEL_PARAMETERS
 }
 
 #define LOAD_CHANNELS(c) \
-    load_channels(&(c), p, mean, mean_at, rstd, rstd_at, w, w_at, b, b_at, per_stat, params)
+    load_channels(&(c), p, channels, mean, mean_at, rstd, rstd_at, w, w_at, b, b_at, per_stat, params)
 
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_batch_norm_apply)
 ATTO_KERNEL void atto_batch_norm_apply(__global const ATTO_T *x, const ulong x_at,
@@ -471,7 +476,7 @@ ATTO_KERNEL void atto_batch_norm_dx(GRADIENT_PARAMETERS, __global const float *s
     LOAD_CHANNELS(c);
 #pragma unroll
     for (uint k = 0; k < RESULTS; k++) {
-        const size_t stat = p.exists ? ((size_t)p.unit * RESULTS + k) / per_stat : 0;
+        const atto_index stat = p.exists ? STAT(p.unit * RESULTS + k) : 0;
         less[k] = sums ? c.rstd[k] * sums[stat] : 0.0f;
         less_n[k] = sums ? c.rstd[k] * (c.rstd[k] * sums[stats + stat]) : 0.0f;
     }
