@@ -17,8 +17,9 @@
 /* Channels (units of them) that work-items of a work-group have side by side: 512 bytes. */
 #define MOST_COLUMNS 32
 
-/* Work-groups that are enough for any device, fewer where each has many numbers to fold. */
-#define GROUPS       4096
+/* Work-groups that are enough for any device, fewer where they fold numbers, and where those are many. */
+#define WRITING      8192
+#define FOLDING      4096
 #define FOLDING_LAST 1024
 
 /* Lanes of a row-major channel, at least. */
@@ -66,9 +67,9 @@ static void choose_slabs(atto__bn_plan *p)
     p->strips = atto__group_count(p->kept, p->columns);
     const int64_t step = lanes * UNITS;
     const int64_t least = atto__group_count(p->folded, lanes * LANE_UNITS);
-    const int64_t folding = atto__group_count(p->last ? FOLDING_LAST : GROUPS, p->strips);
+    const int64_t folding = atto__group_count(p->last ? FOLDING_LAST : FOLDING, p->strips);
     p->slabs = cut(p, step, folding > least ? folding : least, &p->per_slab);
-    p->written = cut(p, step, atto__group_count(GROUPS, p->strips), &p->per_written);
+    p->written = cut(p, step, atto__group_count(WRITING, p->strips), &p->per_written);
     p->wide = p->dev->options.set.index_bits == 64 || p->folded >= INT32_MAX / 2 ||
               p->g.channels >= INT32_MAX / 2 || atto_tensor_numel(p->a->x) >= INT32_MAX;
 }
