@@ -31,9 +31,8 @@ typedef struct grid_family {
     const char *name;
     int32_t least_rank, most_rank;
     grid_option options[GRID_OPTIONS];
-    double rtol, grad_rtol, atol,
-        grad_atol; /* of the comparison with PyTorch, as attorch's tests have
-                                                them; at least those of the dtype */
+    /* Of the comparison with PyTorch, at least torch.testing's: attorch's, where scripts/acceptance.py derives none. */
+    double rtol, grad_rtol, atol, grad_atol;
     /* NULL, or whether the options and the shape mean something together. */
     bool (*exists)(const grid_case *c);
     /* Declares the tensors, by grid_input and grid_output. */
