@@ -38,7 +38,7 @@ typedef struct grid_family {
     /* Declares the tensors, by grid_input and grid_output. */
     void (*build)(grid_scene *s);
     atto_status (*call)(grid_scene *s, bool backward);
-    /* Fills in what outputs should be, by grid_want, grid_terms and grid_allow. */
+    /* Fills in what outputs should be, by grid_want, grid_terms and grid_allow. NULL: only for --bits. */
     void (*answer)(grid_scene *s);
 } grid_family;
 
@@ -52,7 +52,15 @@ typedef struct grid_family {
     X(layer_norm)        \
     X(rms_norm)          \
     X(batch_norm)        \
-    X(group_norm) X(loss) X(nll_loss) X(cross_entropy) X(avg_pool) X(max_pool) X(adaptive_pool)
+    X(group_norm)        \
+    X(loss)              \
+    X(nll_loss)          \
+    X(cross_entropy)     \
+    X(avg_pool)          \
+    X(max_pool)          \
+    X(adaptive_pool)     \
+    X(reduce)            \
+    X(binary)
 #define X(name) extern const grid_family grid_##name;
 GRID_FAMILIES(X)
 #undef X
