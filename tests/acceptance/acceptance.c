@@ -46,6 +46,7 @@ typedef struct grid_run {
     json *json;
     uint64_t hash;
     int64_t number, cases, passed, failed, skipped;
+    const char *told[2]; /* reasons for skips that were printed */
 } grid_run;
 
 static const grid_family *const families[] = {
@@ -190,17 +191,24 @@ static void count_both(grid_run *g, const grid_case *c, const char *result, cons
     count(g, c, GRID_BACKWARD, &o);
 }
 
-/* Why a case is left out: on PoCL a kernel takes seconds to build, and quick runs share those of the
- * tests. */
+/* Why a quick run leaves a case out: those kernels are built, and judged by the oracle, in the tests. */
 static const char *skip_of(const grid_run *g, const grid_case *c)
 {
     if (!g->r->quick || strcmp(g->device, "opencl") != 0) return NULL;
-    if (c->dtype != ATTO_F32) return "quick runs build no kernels of f16 and bf16 on OpenCL";
+    if (c->dtype != ATTO_F32) return "kernels of f16 and bf16: PoCL builds each for seconds";
     for (int i = 0; c->family->options[i].name; i++)
         if (strcmp(c->family->options[i].name, "act") == 0 && c->family != &grid_act &&
             (int)c->option[i] != ATTO_ACT_IDENTITY && (int)c->option[i] != ATTO_ACT_GELU)
-            return "quick runs build kernels of two activations on OpenCL";
+            return "kernels of activations but GELU: PoCL builds each for seconds";
     return NULL;
+}
+
+/* Each reason once. */
+static void tell_skip(grid_run *g, const char *skip)
+{
+    if (skip == g->told[0] || skip == g->told[1]) return;
+    g->told[g->told[0] != NULL] = skip;
+    printf("%-9s skips %s\n", g->device, skip);
 }
 
 /* PyTorch's verdict on a scene that has run; NULL, or why there is none. */
@@ -287,6 +295,7 @@ static void run_case(grid_run *g, const grid_case *c)
     atto_status status[2] = { ATTO_OK, ATTO_OK };
     const char *skip = skip_of(g, c);
     if (skip) {
+        tell_skip(g, skip);
         count_both(g, c, "skipped", skip);
         return;
     }
