@@ -9,8 +9,8 @@ what came out, dense and row-major. The answer is a line,
 
 with the worst element of each output: its error, what is allowed there, and the quotient. Allowed is
 atol + rtol |expected|, which the question names. On top come what no tolerance of that form covers: an
-activation's jump where its argument is a few roundings from it, the roundings of a long sum, and those of a mean that is
-taken off numbers hardly different from it. `- reason`
+activation's jump where its argument is a few roundings from it, and the roundings of sums and of terms that cancel
+(docs/numerics.md). `- reason`
 instead of an answer is a failure. The first line that this writes says which versions it found.
 """
 import json
@@ -80,6 +80,32 @@ def gradients(y, dy, leaves):
     there = {name: t for name, t in leaves.items() if t is not None}
     found = torch.autograd.grad(y, list(there.values()), dy)
     return {"d" + name: g for name, g in zip(there, found)}
+
+
+# ---- roundings of sums ----
+#
+# A rounding is at most UNIT of what is rounded, and of either sign: sizes s of n of them, added up, exceed
+# LIKELY UNIT sqrt(sum of s^2) with a probability of 2 e^-32 (Hoeffding's inequality).
+
+LIKELY = 8
+
+
+def depth(n):
+    """Roundings of a sum of n terms, of the sum of the terms' sizes: 32 or more are added up side by side, as
+    tests/acceptance/grid.c counts them."""
+    row = n if n <= 64 else 64 + n / 32
+    return min(row, LIKELY * row ** 0.5)
+
+
+def walk(total, squares):
+    """Size of a sum's intermediate values: of the total, and of a random walk of its terms, whose squares add up to
+    that."""
+    return (total.square() + squares).sqrt()
+
+
+def long_sum(n, total, squares):
+    """What n additions in a row are off by."""
+    return LIKELY * UNIT * n ** 0.5 * walk(total, squares)
 
 
 # ---- activations ----
@@ -158,13 +184,18 @@ def linear(c):
     x, w, b, dy = c.get("x"), c.get("w"), c.get("b"), c.get("dy")
     f = ACTS[c["act"]]
     z = F.linear(x, w, b)
-    size = F.linear(x.abs(), w.abs(), None if b is None else b.abs())
-    y_jump, _ = jump(f, z, 16 * UNIT * size)
+    z_off = long_sum(x.shape[-1] + 1, z,
+                     F.linear(x.square(), w.square(), None if b is None else b.square()))
+    y_off, _ = jump(f, z, z_off)
     # Backward starts from z as it is stored.
     dz = dy * slope(f, c.stored("z") if "z" in c.tensors else z)
-    rows = dz.reshape(-1, dz.shape[-1])
-    return {"z": z, "y": (f(z), y_jump), "dx": dz @ w,
-            "dw": rows.t() @ x.reshape(-1, x.shape[-1]), "db": rows.sum(0)}
+    flat, x = dz.reshape(-1, dz.shape[-1]), x.reshape(-1, x.shape[-1])
+    m, n = flat.shape
+    dx, dw, db = dz @ w, flat.t() @ x, flat.sum(0)
+    return {"z": (z, z_off), "y": (f(z), y_off),
+            "dx": (dx, long_sum(n, dx, dz.square() @ w.square())),
+            "dw": (dw, long_sum(m, dw, flat.square().t() @ x.square())),
+            "db": (db, long_sum(m, db, flat.square().sum(0)))}
 
 
 def glu(c):
@@ -195,36 +226,60 @@ def by_channel(t, like):
     return t.reshape([1, -1] + [1] * (like.dim() - 2))
 
 
-NORM_ROUNDINGS = 36  # of a normalised value and its gradient, as tests/tolerance.c counts them
+# Roundings of a normalised value and of gradients, beside those of sums, as tests/tolerance.c counts them.
+ROUNDINGS, BATCH_ROUNDINGS = (20, 36), (52, 100)
 
 
-def mean_extra(rows, x, scale, dy, eps):
-    """What the mean's roundings do to y and dx where the deviations from it are small: they are known to a rounding
-    of the mean. rows makes matrices, a row for each mean."""
-    r, g = rows(x), rows(dy * scale)
-    mean = r.mean(1, keepdim=True)
-    rstd = torch.rsqrt(r.var(1, unbiased=False, keepdim=True) + eps)
-    n = (r - mean) * rstd
-    off = NORM_ROUNDINGS * UNIT * (1.0 + mean.abs() * rstd)
-    slope = (g * n).mean(1, keepdim=True).abs() + n.abs() * g.abs().mean(1, keepdim=True)
-    return (abs(rows(scale * torch.ones_like(x))) * off).reshape(x.shape), \
-        (rstd * off * slope).reshape(x.shape)
+class Normal:
+    """x normalised, n, and what sizes it is made of. mean_of: means of a tensor where x has them."""
+
+    def __init__(self, x, eps, mean_of, centred=True, given=None):
+        self.mean_of = mean_of
+        if given:
+            mean, var = given
+        else:
+            mean = mean_of(x) if centred else torch.zeros_like(x)
+            var = mean_of((x - mean).square())
+        self.rstd = torch.rsqrt(var + eps)
+        self.n = (x - mean) * self.rstd
+        # A rounding of the mean is one of |mean| rstd, one of the deviations is one of 1.
+        self.blur = (1.0 + mean.abs() * self.rstd) * (1.0 if centred else 0.0)
+        self.size = self.n.abs() + self.blur
+        self.centred, self.given = centred, given
+
+    def dx_size(self, g):
+        """Of dx = rstd (g - mean of g - n (mean of g n)), g a size."""
+        if self.given:
+            return self.rstd * g
+        centre = self.mean_of(g) if self.centred else 0.0
+        return self.rstd * (g + centre + self.size * self.mean_of(g * self.size))
+
+    def parameters(self, dz, size, sum_of, roundings):
+        """What dw and db, sums of dz n and dz, are off by. size: dz's, for each term's roundings."""
+        terms = dz.numel() / sum_of(dz).numel()
+        one = LIKELY * UNIT * (roundings + terms ** 0.5)
+        shift = sum_of(dz * self.blur)  # all n of a mean are off alike
+        dw = walk(sum_of(dz * self.n), shift.square() + sum_of((size * self.size).square()))
+        return {"dw": one * dw, "db": one * walk(sum_of(dz), sum_of(size.square()))}
 
 
-def norm(function, placed, rows_of=None):
-    """Of a normalisation without parameters, which come behind it: some of PyTorch's refuse one alone. rows_of: see
-    mean_extra; None where no mean is taken off."""
+def norm(function, placed, mean_of, count, sum_of, centred=True):
+    """Of a normalisation without parameters, which come behind it: some of PyTorch's refuse one alone. count: values
+    that are normalised together; sum_of: sums as gradients of parameters are."""
     def run(c):
         x, w, b, dy = c.leaf("x"), c.leaf("w"), c.leaf("b"), c.get("dy")
-        scale = 1.0 if w is None else placed(w, x)
+        scale = torch.ones(1, device=x.device, dtype=x.dtype) if w is None else placed(w, x)
         y = function(x, c) * scale
         y = y if b is None else y + placed(b, x)
         out = {"y": y, **gradients(y, dy, {"x": x, "w": w, "b": b})}
-        if rows_of:
-            with torch.no_grad():
-                y_extra, dx_extra = mean_extra(rows_of(c), x, scale, dy, c["eps"])
-            out.update(y=(y, y_extra), dx=(out["dx"], dx_extra))
-        return out
+        with torch.no_grad():
+            row = depth(count(c))
+            forward, backward = ((k + row) * UNIT for k in ROUNDINGS)
+            v = Normal(x, c["eps"], lambda t: mean_of(t, c), centred)
+            extra = {"y": forward * (scale.abs() * v.size + (0.0 if b is None else placed(b, x).abs())),
+                     "dx": backward * v.dx_size((dy * scale).abs()),
+                     **v.parameters(dy, dy, lambda t: sum_of(t), ROUNDINGS[1] + row)}
+        return {name: (value, extra[name]) for name, value in out.items()}
     return run
 
 
@@ -232,35 +287,76 @@ def groups_of(c):
     return int(c["groups"]) or c.get("x").shape[1]
 
 
-layer_norm = norm(lambda x, c: F.layer_norm(x, x.shape[-1:], eps=c["eps"]), by_column,
-                  lambda c: lambda t: t.reshape(-1, t.shape[-1]))
-rms_norm = norm(lambda x, c: x * torch.rsqrt(x.square().mean(-1, keepdim=True) + c["eps"]), by_column)
-group_norm = norm(lambda x, c: F.group_norm(x, groups_of(c), eps=c["eps"]), by_channel,
-                  lambda c: lambda t: t.reshape(t.shape[0] * groups_of(c), -1))
+def columns(t):
+    return t.reshape(-1, t.shape[-1]).sum(0)
+
+
+def channels(t):
+    return t.sum([d for d in range(t.dim()) if d != 1])
+
+
+def group_mean(t, c):
+    rows = t.reshape(t.shape[0] * groups_of(c), -1)
+    return rows.mean(1, keepdim=True).expand_as(rows).reshape(t.shape)
+
+
+def row_mean(t, c):
+    return t.mean(-1, keepdim=True).expand_as(t)
+
+
+def channel_mean(t):
+    return t.mean([d for d in range(t.dim()) if d != 1], keepdim=True).expand_as(t)
+
+
+def row_length(c):
+    return c.get("x").shape[-1]
+
+
+def group_size(c):
+    return c.get("x")[0].numel() / groups_of(c)
+
+
+layer_norm = norm(lambda x, c: F.layer_norm(x, x.shape[-1:], eps=c["eps"]), by_column, row_mean,
+                  row_length, columns)
+rms_norm = norm(lambda x, c: x * torch.rsqrt(x.square().mean(-1, keepdim=True) + c["eps"]), by_column,
+                row_mean, row_length, columns, centred=False)
+group_norm = norm(lambda x, c: F.group_norm(x, groups_of(c), eps=c["eps"]), by_channel, group_mean,
+                  group_size, channels)
+
+
+def batch_norm_extra(c, f, given, scale, rest, dy):
+    """An activation's jumps, and what it makes of z's roundings. Slopes change by at most 1 for a change of z by 1."""
+    x = c.get("x")
+    v = Normal(x, c["eps"], channel_mean, given=given)
+    row = depth(x.numel() / x.shape[1]) if given is None else 0
+    forward, backward = ((k + row) * UNIT for k in BATCH_ROUNDINGS)
+    z = v.n * scale + rest
+    size = scale.abs() * v.size + rest.abs()
+    y_off, slope_off = jump(f, z, forward * size)
+    dz = dy * slope(f, z)
+    dz_off = slope_off * dy.abs() + backward * dz.abs()
+    steep = dy.abs() if c["act"] == "identity" else dy.abs() * (1.0 + size)
+    parameters = v.parameters(dz, steep, channels, BATCH_ROUNDINGS[1] + row)
+    _, jumps = jump(f, z, 16 * UNIT * size)
+    jumps = jumps * dy.abs()
+    return {"y": y_off + forward * f(z).abs(), "dresidual": dz_off, "dx": scale.abs() * v.dx_size(dz_off),
+            "dw": parameters["dw"] + channels(jumps * v.n.abs()), "db": parameters["db"] + channels(jumps)}
 
 
 def batch_norm(c):
-    """The activation's jumps reach dx through w and rstd, and dw and db as sums."""
     x, w, b, r, dy = c.leaf("x"), c.leaf("w"), c.leaf("b"), c.leaf("residual"), c.get("dy")
     mean, var = ((None if t is None else t.clone()) for t in
                  (c.get("running_mean"), c.get("running_var")))
     training, f = c["training"] != 0, ACTS[c["act"]]
     n = F.batch_norm(x, mean, var, None, None, training, c["momentum"], c["eps"])
-    weight = 1.0 if w is None else by_channel(w, x)
-    z = n * weight + (0.0 if b is None else by_channel(b, x)) + (0.0 if r is None else r)
-    y = f(z)
-    out = {"running_mean": mean, "running_var": var,
+    scale = torch.ones_like(x[:1]) if w is None else by_channel(w, x)
+    rest = (0.0 if b is None else by_channel(b, x)) + (torch.zeros_like(x) if r is None else r)
+    y = f(n * scale + rest)
+    out = {"y": y, "running_mean": mean, "running_var": var,
            **gradients(y, dy, {"x": x, "w": w, "b": b, "residual": r})}
-    with torch.no_grad():
-        size = (n.abs() + 1.0) * abs(weight) + z.abs()
-        y_jump, dz_jump = jump(f, z, 16 * UNIT * size)
-        dz_jump = dz_jump * dy.abs()
-        rest = [d for d in range(x.dim()) if d != 1]
-        spread = x.var(rest, unbiased=False) if training else c.get("running_var")
-        rstd = by_channel(torch.rsqrt(spread + c["eps"]), x)
-        extra = {"dx": dz_jump * abs(weight) * rstd, "dresidual": dz_jump,
-                 "dw": (dz_jump * n.abs()).sum(rest), "db": dz_jump.sum(rest)}
-    return {"y": (y, y_jump), **{k: (v, extra[k]) if k in extra else v for k, v in out.items()}}
+    given = None if training else (by_channel(mean, x), by_channel(var, x))
+    extra = batch_norm_extra(c, f, given, scale.detach(), rest.detach(), dy)
+    return {name: (value, extra.get(name, 0.0)) for name, value in out.items()}
 
 
 # ---- losses ----
@@ -330,38 +426,70 @@ def window(c, x):
     return ((1, k), (1, s), (0, p)) if x.dim() == 3 else (k, s, p)
 
 
-def pooled(c, function):
-    x = c.leaf("x")
+# Roundings beside those of sums, as tests/tolerance.c counts them: of means, of their gradients.
+POOL_ROUNDINGS = (6, 7)
+
+
+def pooled(c, function, windows):
+    """windows: that hold an element, at most. The forward pass of maxima is exact."""
+    x, dy = c.leaf("x"), c.get("dy")
     y = function(image(x))
     y, index = y if isinstance(y, tuple) else (y, None)
     shape = c.tensors["y"]["shape"]
     y = y.reshape(shape)
-    out = {"y": y, **gradients(y, c.get("dy"), {"x": x})}
+    dx, size = (torch.autograd.grad(y, x, g, retain_graph=True)[0] for g in (dy, dy.abs()))
+    out = {"y": y, "dx": (dx, (POOL_ROUNDINGS[1] + windows - 1) * UNIT * size)}
     if index is not None:
         out["indices"] = index.reshape(shape)
     return out
 
 
+def overlap(k, s):
+    """Windows of k every s along two axes that hold an element."""
+    return (-(-k // s)) ** 2
+
+
 def avg_pool(c):
     k, s, p = window(c, c.get("x"))
-    return pooled(c, lambda x: F.avg_pool2d(x, k, s, p, c["ceil"] != 0, c["exclude"] == 0,
-                                            int(c["divisor"]) or None))
+
+    def means(x):
+        return F.avg_pool2d(x, k, s, p, c["ceil"] != 0, c["exclude"] == 0, int(c["divisor"]) or None)
+    edge = int(c["kernel"])
+    out = pooled(c, means, overlap(edge, int(c["stride"]) or edge))
+    size = means(image(c.get("x").abs())).reshape(out["y"].shape)
+    return {**out, "y": (out["y"], (POOL_ROUNDINGS[0] + edge ** 2 - 1) * UNIT * size)}
 
 
 def max_pool(c):
     flat = c.get("x").dim() == 3
     k, s, p = window(c, c.get("x"))
-    d = int(c["dilation"])
+    d, edge = int(c["dilation"]), int(c["kernel"])
+    # Dilated windows hold each element at most as often as they have elements.
+    windows = edge ** 2 if d > 1 else overlap(edge, int(c["stride"]) or edge)
     return pooled(c, lambda x: F.max_pool2d(x, k, s, p, (1, d) if flat else d, c["ceil"] != 0,
-                                            return_indices=True))
+                                            return_indices=True), windows)
 
 
 def adaptive_pool(c):
-    n = int(c["out"])
+    """Neighbouring windows share at most an element along an axis, unless there are more of them than elements."""
+    n, x = int(c["out"]), image(c.get("x"))
     size = (1, n) if c.get("x").dim() == 3 else n
+    windows = 1
+    for have in x.shape[2:] if c.get("x").dim() == 4 else x.shape[3:]:
+        windows *= 2 if n <= have else -(-n // have) + 1
     if c["max"]:
-        return pooled(c, lambda x: F.adaptive_max_pool2d(x, size, return_indices=True))
-    return pooled(c, lambda x: F.adaptive_avg_pool2d(x, size))
+        return pooled(c, lambda t: F.adaptive_max_pool2d(t, size, return_indices=True), windows)
+    out = pooled(c, lambda t: F.adaptive_avg_pool2d(t, size), windows)
+    y = out["y"]
+    mean_size, mean_square = (F.adaptive_avg_pool2d(t, size).reshape(y.shape) for t in (x.abs(), x.square()))
+    summands = 1
+    for have in x.shape[2:]:
+        summands *= have if n == 1 else have // n + 2
+    least = 1
+    for have in x.shape[2:]:
+        least *= max(have // n, 1)
+    off = POOL_ROUNDINGS[0] * UNIT * mean_size + long_sum(summands, y, mean_square / least)
+    return {**out, "y": (y, off)}
 
 
 OPS = {"act": act, "dropout": dropout, "linear": linear, "softmax": softmax, "glu": glu,

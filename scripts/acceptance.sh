@@ -7,7 +7,7 @@
 #   scripts/acceptance.sh [--device NAME] [--python PATH]
 #                                         the shapes of attorch's tests beside PyTorch in f64, on one device (auto);
 #                                         hours: 100,000 cases of up to 25 million elements
-#   scripts/acceptance.sh ... --filter TEXT   only cases whose line (op dtype shape options) contains TEXT
+#   scripts/acceptance.sh ... --filter TEXT   only cases whose line (op dtype shape options) contains TEXT; A|B: either
 #   scripts/acceptance.sh ... --every N       every N-th case: a sample
 #
 # Writes build/acceptance.json, one entry for each case. The last line says how many there were; exit status 1

@@ -302,7 +302,7 @@ static void with_turn(int turn, pool_case *c)
  * divisor with the cycles of dtypes, layouts and whats. */
 static bool is_skipped(int turn)
 {
-    return test_on_opencl() && turn % (test_in_disguise() ? 41 : 23) != 0;
+    return test_on_opencl() && turn % (test_in_disguise() ? 149 : 23) != 0;
 }
 
 /* Every what, along rows and along channels. */
@@ -413,7 +413,7 @@ static void pool_of_shapes_with_kernels_matches_oracle(void **state)
         { atto_shape4(2, 3, 8, 40), window2(8, 40, 1, 1, 0, 0), 0, LAYOUT_DENSE, ATTO_F32, 0,
           true },
         { atto_shape4(2, 3, 5, 7), adaptive2, 1, LAYOUT_DENSE, ATTO_BF16, 5, false },
-        { atto_shape4(2, 16, 5, 7), adaptive2, 1, last, ATTO_BF16, 0, true },
+        { atto_shape4(2, 16, 5, 7), adaptive2, 1, last, ATTO_F32, 0, true },
         { atto_shape4(2, 12, 6, 7), window2(6, 7, 1, 1, 0, 0), 0, last, ATTO_F32, 6, false },
         { atto_shape4(2, 3, 6, 7), window2(6, 7, 1, 1, 0, 0), 0, last, ATTO_F32, 2, false },
     };
@@ -599,11 +599,12 @@ static void max_pool_of_nothing_gives_minus_infinity(void **state)
     end(&s);
 }
 
-/* H11: sums are f32; what overflows at the end is infinite. */
+/* H11: sums are f32; what overflows at the end is infinite. PoCL builds the kernel along channels for two minutes. */
 static void avg_pool_in_f16_does_not_overflow_inside(void **state)
 {
     (void)state;
-    for (int layout = 0; layout < 2; layout++)
+    const int layouts = test_on_opencl() && test_in_disguise() ? 1 : 2;
+    for (int layout = 0; layout < layouts; layout++)
         for (int wide = 0; wide < 2; wide++) {
             pool_scene s;
             begin(&s, &(pool_case){ .shape = atto_shape4(1, 8, 56, 56),
@@ -714,6 +715,7 @@ static void pool_repeats_bit_for_bit(void **state)
     for (int i = 0; i < COUNT_OF(windows); i++)
         for (int k = 0; k < 4; k++) {
             pool_scene s;
+            if (test_on_opencl() && test_in_disguise() && (i + k + k / 2) % 2) continue;
             begin(&s, &(pool_case){ .shape = atto_shape4(2, 8, 64, 48),
                                     .is_max = k / 2 == 1,
                                     .index = k / 2 ? ATTO_I32 : 0,

@@ -64,16 +64,17 @@ static bool check_block(huge *h, const check_op *op, bool backward, atto_rng rng
     return w.ratio <= 1;
 }
 
+#define EDGE_31 ((int64_t)1 << 31) /* elements; in f16 as many bytes as 2^32 */
+#define EDGE_32 ((int64_t)1 << 32)
+
 void huge_blocks(int64_t elements, int64_t *start, int64_t *length)
 {
-    const int64_t edge = (int64_t)1 << 31;
     const int64_t n = elements < HUGE_BLOCK ? elements : HUGE_BLOCK;
     const int64_t last = elements - n;
     start[0] = 0;
-    start[1] = last / 2 / 4 * 4;
-    start[2] = elements > edge ? edge - n / 2 : last / 4;
-    if (start[2] > last) start[2] = last;
-    start[2] = start[2] / 4 * 4;
+    start[1] = elements > EDGE_32 ? EDGE_32 - n / 2 : last / 2;
+    start[2] = elements > EDGE_31 ? EDGE_31 - n / 2 : last / 4;
+    for (int i = 1; i < 3; i++) start[i] = (start[i] < last ? start[i] : last) / 4 * 4;
     start[3] = (last + 3) / 4 * 4; /* rounded up: the block must not run over the end */
     for (int i = 0; i < HUGE_BLOCKS; i++) length[i] = n;
     length[3] = elements - start[3];
@@ -115,8 +116,9 @@ static bool check_all(huge *h)
 {
     bool ok = true;
     printf("f16, %" PRId64 " elements, worst error / tolerance by block\n", h->elements);
-    printf("%-13s %-8s %9s %9s %9s %9s\n", "op", "pass", "first", "middle",
-           h->elements > (int64_t)1 << 31 ? "2^31" : "quarter", "last");
+    printf("%-13s %-8s %9s %9s %9s %9s\n", "op", "pass", "first",
+           h->elements > EDGE_32 ? "2^32" : "middle", h->elements > EDGE_31 ? "2^31" : "quarter",
+           "last");
     for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++) {
         ok = check_pass(h, &ops[i], false) && ok;
         ok = check_pass(h, &ops[i], true) && ok;

@@ -40,6 +40,7 @@ void talk_stop(talk *t)
 
 #else
 
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -55,8 +56,12 @@ struct talk {
     char line[TALK_LINE];
 };
 
+/* Seconds that a child has to end once it has nothing more to read. */
+#define FAREWELL_S 3
+
 static void become_child(const char *who, const char *const *argv, int in, int out)
 {
+    setpgid(0, 0); /* with what it starts itself it can be ended */
     dup2(in, STDIN_FILENO);
     dup2(out, STDOUT_FILENO);
     execvp(argv[0], (char *const *)argv);
@@ -70,12 +75,20 @@ static void close_pair(const int *pair)
     close(pair[1]);
 }
 
+/* A pipe that no other child inherits: one that held its end would keep this one from ending. */
+static bool open_pair(int *pair)
+{
+    if (pipe(pair) != 0) return false;
+    for (int i = 0; i < 2; i++) fcntl(pair[i], F_SETFD, FD_CLOEXEC);
+    return true;
+}
+
 /* Questions go down in[1], answers come up out[0]. */
 static bool start_process(talk *t, const char *who, const char *const *argv)
 {
     int in[2], out[2];
-    if (pipe(in) != 0) return false;
-    if (pipe(out) != 0) {
+    if (!open_pair(in)) return false;
+    if (!open_pair(out)) {
         close_pair(in);
         return false;
     }
@@ -83,10 +96,9 @@ static bool start_process(talk *t, const char *who, const char *const *argv)
     t->process = fork();
     if (t->process == 0) {
         sigaction(SIGPIPE, &t->before, NULL);
-        close(in[1]);
-        close(out[0]);
         become_child(who, argv, in[0], out[1]);
     }
+    if (t->process > 0) setpgid(t->process, t->process); /* whoever comes first */
     close(in[0]);
     close(out[1]);
     t->questions = fdopen(in[1], "w");
@@ -139,6 +151,11 @@ static bool wait_until(int file, double end)
     }
 }
 
+static void end_process(const talk *t)
+{
+    if (t->process > 0) kill(-t->process, SIGKILL);
+}
+
 /* A line of at most TALK_LINE - 1 characters; NULL, or why there is none. */
 static const char *read_line(talk *t)
 {
@@ -161,7 +178,7 @@ const char *talk_answer(talk *t, const char **reason)
     if (!t->over) {
         fflush(t->questions);
         t->over = read_line(t);
-        if (t->over && t->process > 0) kill(t->process, SIGKILL);
+        if (t->over) end_process(t);
     }
     *reason = t->over;
     return t->over ? NULL : t->line;
@@ -172,12 +189,23 @@ bool talk_is_over(const talk *t)
     return t->over != NULL;
 }
 
+/* Until it has ended of its own, or has been ended. */
+static void wait_for_process(const talk *t)
+{
+    const struct timespec nap = { 0, 10000000 };
+    const double end = seconds() + FAREWELL_S;
+    while (waitpid(t->process, NULL, WNOHANG) == 0) {
+        if (seconds() > end) end_process(t);
+        nanosleep(&nap, NULL);
+    }
+}
+
 void talk_stop(talk *t)
 {
     if (!t) return;
     if (t->questions) fclose(t->questions);
     if (t->answers >= 0) close(t->answers);
-    if (t->process > 0) waitpid(t->process, NULL, 0);
+    if (t->process > 0) wait_for_process(t);
     sigaction(SIGPIPE, &t->before, NULL);
     free(t);
 }

@@ -18,13 +18,13 @@ talk *talk_start(const char *who, const char *const *argv, int timeout_s);
 FILE *talk_question(talk *t);
 
 /* Sends it and waits for a line of answer, until the next call; NULL when none came: the child has
- * ended, or took too long and has been ended. *reason says so. */
+ * ended, or took too long and has been ended, with all that it has started. *reason says so. */
 const char *talk_answer(talk *t, const char **reason);
 
 /* No answer will come any more. */
 bool talk_is_over(const talk *t);
 
-/* The child ends when it has nothing more to read. NULL is fine. */
+/* The child ends when it has nothing more to read, or is ended some seconds later. NULL is fine. */
 void talk_stop(talk *t);
 
 #endif

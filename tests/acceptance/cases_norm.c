@@ -152,14 +152,12 @@ static void answer_rms_norm(grid_scene *s)
     {                           \
         name, 2, { 0, 1 }, NULL \
     }
-#define TOLERANCE .rtol = 1e-3, .grad_rtol = 1e-3, .atol = 1e-3, .grad_atol = 1e-3
 
 const grid_family grid_layer_norm = {
     .name = "layer_norm",
     .least_rank = 1,
     .most_rank = 3,
     .options = { EPS, YES_NO("weight"), YES_NO("bias") },
-    TOLERANCE,
     .build = build_layer_norm,
     .call = call_layer_norm,
     .answer = answer_layer_norm,
@@ -170,7 +168,6 @@ const grid_family grid_rms_norm = {
     .least_rank = 1,
     .most_rank = 3,
     .options = { EPS, YES_NO("weight") },
-    TOLERANCE,
     .build = build_rms_norm,
     .call = call_rms_norm,
     .answer = answer_rms_norm,
@@ -308,8 +305,6 @@ const grid_family grid_batch_norm = {
                  YES_NO("residual"),
                  YES_NO("training"),
                  { "act", ATTO_ACT_COUNT, { 0 }, grid_act_text } },
-    .grad_rtol = 1e-2,
-    .grad_atol = 1e-3,
     .exists = batch_norm_exists,
     .build = build_batch_norm,
     .call = call_batch_norm,
@@ -384,7 +379,6 @@ const grid_family grid_group_norm = {
     .least_rank = 2,
     .most_rank = 4,
     .options = { EPS, { "groups", 3, { 1, 2, 0 }, NULL }, YES_NO("weight"), YES_NO("bias") },
-    TOLERANCE,
     .exists = groups_exist,
     .build = build_group_norm,
     .call = call_group_norm,

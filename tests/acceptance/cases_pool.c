@@ -216,13 +216,11 @@ static void answer_adaptive(grid_scene *s)
     {                                                                       \
         "ceil", 2, { 0, 1 }, NULL                                           \
     }
-#define TOLERANCE                                                                   \
-    .least_rank = 3, .most_rank = 4, .rtol = 1e-3, .grad_rtol = 1e-3, .atol = 1e-2, \
-    .grad_atol = 1e-2
 
 const grid_family grid_avg_pool = {
     .name = "avg_pool",
-    TOLERANCE,
+    .least_rank = 3,
+    .most_rank = 4,
     .options = { WINDOW, YES_NO("exclude"), { "divisor", 2, { 0, 3 }, NULL } },
     .exists = avg_exists,
     .build = build_avg,
@@ -232,7 +230,8 @@ const grid_family grid_avg_pool = {
 
 const grid_family grid_max_pool = {
     .name = "max_pool",
-    TOLERANCE,
+    .least_rank = 3,
+    .most_rank = 4,
     .options = { WINDOW, { "dilation", 2, { 1, 2 }, NULL } },
     .exists = max_exists,
     .build = build_max,
@@ -242,7 +241,8 @@ const grid_family grid_max_pool = {
 
 const grid_family grid_adaptive_pool = {
     .name = "adaptive_pool",
-    TOLERANCE,
+    .least_rank = 3,
+    .most_rank = 4,
     .options = { { "out", 3, { 1, 3, 7 }, NULL }, YES_NO("max") },
     .build = build_adaptive,
     .call = call_adaptive,

@@ -31,15 +31,14 @@ typedef struct grid_family {
     const char *name;
     int32_t least_rank, most_rank;
     grid_option options[GRID_OPTIONS];
-    double rtol, grad_rtol, atol,
-        grad_atol; /* of the comparison with PyTorch, as attorch's tests have
-                                                them; at least those of the dtype */
+    /* Of the comparison with PyTorch, at least torch.testing's: attorch's, where scripts/acceptance.py derives none. */
+    double rtol, grad_rtol, atol, grad_atol;
     /* NULL, or whether the options and the shape mean something together. */
     bool (*exists)(const grid_case *c);
     /* Declares the tensors, by grid_input and grid_output. */
     void (*build)(grid_scene *s);
     atto_status (*call)(grid_scene *s, bool backward);
-    /* Fills in what outputs should be, by grid_want, grid_terms and grid_allow. */
+    /* Fills in what outputs should be, by grid_want, grid_terms and grid_allow. NULL: only for --bits. */
     void (*answer)(grid_scene *s);
 } grid_family;
 
@@ -53,7 +52,15 @@ typedef struct grid_family {
     X(layer_norm)        \
     X(rms_norm)          \
     X(batch_norm)        \
-    X(group_norm) X(loss) X(nll_loss) X(cross_entropy) X(avg_pool) X(max_pool) X(adaptive_pool)
+    X(group_norm)        \
+    X(loss)              \
+    X(nll_loss)          \
+    X(cross_entropy)     \
+    X(avg_pool)          \
+    X(max_pool)          \
+    X(adaptive_pool)     \
+    X(reduce)            \
+    X(binary)
 #define X(name) extern const grid_family grid_##name;
 GRID_FAMILIES(X)
 #undef X
