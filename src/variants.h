@@ -273,6 +273,10 @@ typedef struct atto__nll_loss_knobs {
 } atto__nll_loss_knobs;
 
 void atto__nll_loss_variant(const atto__nll_loss_knobs *knobs, atto__variant *out);
+
+/* Loads that a lane of a large window has under way, and runs of a work-item where the window is the image. */
+#define ATTO_POOL_ITEMS 4
+
 /* pool.cl; what the knobs mean stands there. */
 typedef struct atto__pool_knobs {
     const char *kernel; /* "atto_pool_forward" */
@@ -280,7 +284,9 @@ typedef struct atto__pool_knobs {
     bool is_max;
     int32_t index_bits; /* of maxima: 0, 32, 64 */
     bool channels, vectors;
-    int32_t window; /* 0, 2, 3 */
+    int32_t window; /* 2, 3; 0: no matter */
+    int32_t items;  /* lanes and whole; 0: no matter */
+    int32_t group;  /* work-items of a work-group; 0: as the device has them */
     bool wide;
 } atto__pool_knobs;
 
