@@ -25,6 +25,8 @@
     X(NORM_STAGES, norm_stages, "stages")                           \
     X(POOL_FORWARD, pool_forward, "down,group")                     \
     X(POOL_BACKWARD, pool_backward, "items,group")                  \
+    X(GLU_FORWARD, glu_forward, "items,group")                      \
+    X(GLU_BACKWARD, glu_backward, "items,group")                    \
     X(GEMM, gemm, "engine,tile,slices")
 
 typedef enum atto__choice_name {

@@ -540,16 +540,16 @@ void atto__softmax_variant(const atto__softmax_knobs *k, atto__variant *out)
     put_knob(&t, "INDEX", k->wide ? 64 : 32);
 }
 
-void atto__glu_variant(const char *kernel, const char *act, atto_dtype dtype, bool vectors,
-                       bool wide, atto__variant *out)
+void atto__glu_variant(const atto__glu_knobs *k, atto__variant *out)
 {
-    text t = begin(out, "glu.cl", kernel, "");
-    put_value(&t, "DTYPE", atto_dtype_name(dtype));
-    put_act(&t, act);
-    put_knob(&t, "RUN", vectors ? atto__vector_elements(dtype) : 1);
-    put_knob(&t, "VECTORS", vectors);
-    put_knob(&t, "ITEMS", ATTO_DENSE_ITEMS);
-    put_knob(&t, "INDEX", wide ? 64 : 32);
+    text t = begin(out, "glu.cl", k->kernel, "");
+    put_value(&t, "DTYPE", atto_dtype_name(k->dtype));
+    put_act(&t, k->act);
+    put_knob(&t, "RUN", k->vectors ? atto__vector_elements(k->dtype) : 1);
+    put_knob(&t, "VECTORS", k->vectors);
+    put_knob(&t, "ITEMS", k->items ? k->items : ATTO_DENSE_ITEMS);
+    if (k->group) put_knob(&t, "GROUP", k->group);
+    put_knob(&t, "INDEX", k->wide ? 64 : 32);
 }
 
 /* 16-byte vectors in flight a work-item: as many as fit into few registers. */
@@ -1081,10 +1081,14 @@ static bool make_softmax_columns(const int32_t *v, atto__variant *out)
 /* Axes: direction, vectors, dtype, index, activation. */
 static bool make_glu(const int32_t *v, atto__variant *out)
 {
-    if (out)
-        atto__glu_variant(v[0] == 0 ? "atto_glu_forward" : "atto_glu_backward",
-                          atto_activation_name((atto_activation_kind)v[4]), float_dtypes[v[2]],
-                          v[1] == 1, v[3] == 1, out);
+    const atto__glu_knobs knobs = {
+        .kernel = v[0] == 0 ? "atto_glu_forward" : "atto_glu_backward",
+        .act = atto_activation_name((atto_activation_kind)v[4]),
+        .dtype = float_dtypes[v[2]],
+        .vectors = v[1] == 1,
+        .wide = v[3] == 1,
+    };
+    if (out) atto__glu_variant(&knobs, out);
     return true;
 }
 

@@ -242,9 +242,18 @@ typedef struct atto__softmax_knobs {
 
 void atto__softmax_variant(const atto__softmax_knobs *knobs, atto__variant *out);
 
-/* glu.cl: vectors, or elements where strides or offsets are odd. */
-void atto__glu_variant(const char *kernel, const char *act, atto_dtype dtype, bool vectors,
-                       bool wide, atto__variant *out);
+/* glu.cl. */
+typedef struct atto__glu_knobs {
+    const char *kernel, *act; /* "atto_glu_forward", "sigmoid" */
+    atto_dtype dtype;
+    bool vectors;  /* or elements, where strides or offsets are odd */
+    int32_t items; /* runs of a work-item; 0: ATTO_DENSE_ITEMS */
+    int32_t group; /* work-items of a work-group; 0: as the device has them */
+    bool wide;
+} atto__glu_knobs;
+
+void atto__glu_variant(const atto__glu_knobs *knobs, atto__variant *out);
+
 /* loss.cl. */
 typedef struct atto__loss_knobs {
     const char *kernel; /* "atto_loss_sum"; of "atto_loss_finish" nothing else counts */
@@ -274,7 +283,8 @@ typedef struct atto__nll_loss_knobs {
 
 void atto__nll_loss_variant(const atto__nll_loss_knobs *knobs, atto__variant *out);
 
-/* Loads that a lane of a large window has under way, and runs of a work-item where the window is the image. */
+/* Loads that a lane of a large window has under way, and runs of a work-item where the window is
+ * the image. */
 #define ATTO_POOL_ITEMS 4
 
 /* pool.cl; what the knobs mean stands there. */
