@@ -123,7 +123,7 @@ static inline float divisor_of(window h, window w, float override, uint exclude)
 static inline void fold(float *best, place *at, float v, place position)
 {
 #if ATTO_MAX
-    const int takes = v > *best || isnan(v);
+    const int takes = (v > *best) | isnan(v); /* || would branch */
     *best = takes ? v : *best;
     *at = takes ? position : *at;
 #else
