@@ -54,6 +54,16 @@ void atto__ways_add(atto__ways *ways, const atto__way *way)
     if (ways->count < ATTO_MOST_WAYS) ways->list[ways->count++] = *way;
 }
 
+#define LEAST_GROUP 64
+#define MOST_GROUP  1024
+
+void atto__ways_add_groups(atto__ways *ways, int32_t number, int32_t own, int32_t most)
+{
+    atto__ways_add(ways, &(atto__way){ { number, 0 }, 0 });
+    for (int32_t group = LEAST_GROUP; group <= most && group <= MOST_GROUP; group *= 2)
+        if (group != own) atto__ways_add(ways, &(atto__way){ { number, group }, 0 });
+}
+
 /* ---- what is known ---- */
 
 const atto__tuned *atto__tuner_find(const atto__tuner *tuner, atto__choice_name name, uint64_t key)

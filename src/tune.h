@@ -23,6 +23,10 @@
     X(NORM_BACKWARD, norm_backward, "lanes,items,group")            \
     X(NORM_GROUPS, norm_groups, "groups")                           \
     X(NORM_STAGES, norm_stages, "stages")                           \
+    X(POOL_FORWARD, pool_forward, "down,group")                     \
+    X(POOL_BACKWARD, pool_backward, "items,group")                  \
+    X(GLU_FORWARD, glu_forward, "items,group")                      \
+    X(GLU_BACKWARD, glu_backward, "items,group")                    \
     X(GEMM, gemm, "engine,tile,slices")
 
 typedef enum atto__choice_name {
@@ -62,6 +66,10 @@ static inline int64_t atto__many(int64_t rows)
 
 /* Adds a way, if there is room and it is not there yet. */
 void atto__ways_add(atto__ways *ways, const atto__way *way);
+
+/* Adds ways whose first number that is, and whose second one is the size of a work-group: 0, as the
+ * device has them, and what else there is up to `most`; own is what the device has. */
+void atto__ways_add_groups(atto__ways *ways, int32_t number, int32_t own, int32_t most);
 
 /* One of ways, of which there is at least one. */
 atto__way atto__choose(atto_device *dev, const atto__choice *choice, const atto__ways *ways);

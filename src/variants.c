@@ -540,16 +540,16 @@ void atto__softmax_variant(const atto__softmax_knobs *k, atto__variant *out)
     put_knob(&t, "INDEX", k->wide ? 64 : 32);
 }
 
-void atto__glu_variant(const char *kernel, const char *act, atto_dtype dtype, bool vectors,
-                       bool wide, atto__variant *out)
+void atto__glu_variant(const atto__glu_knobs *k, atto__variant *out)
 {
-    text t = begin(out, "glu.cl", kernel, "");
-    put_value(&t, "DTYPE", atto_dtype_name(dtype));
-    put_act(&t, act);
-    put_knob(&t, "RUN", vectors ? atto__vector_elements(dtype) : 1);
-    put_knob(&t, "VECTORS", vectors);
-    put_knob(&t, "ITEMS", ATTO_DENSE_ITEMS);
-    put_knob(&t, "INDEX", wide ? 64 : 32);
+    text t = begin(out, "glu.cl", k->kernel, "");
+    put_value(&t, "DTYPE", atto_dtype_name(k->dtype));
+    put_act(&t, k->act);
+    put_knob(&t, "RUN", k->vectors ? atto__vector_elements(k->dtype) : 1);
+    put_knob(&t, "VECTORS", k->vectors);
+    put_knob(&t, "ITEMS", k->items ? k->items : ATTO_DENSE_ITEMS);
+    if (k->group) put_knob(&t, "GROUP", k->group);
+    put_knob(&t, "INDEX", k->wide ? 64 : 32);
 }
 
 /* 16-byte vectors in flight a work-item: as many as fit into few registers. */
@@ -599,7 +599,9 @@ void atto__pool_variant(const atto__pool_knobs *k, atto__variant *out)
     put_knob(&t, "MAX", k->is_max);
     put_knob(&t, "INDEX_OUT", k->index_bits);
     put_knob(&t, "CHANNELS", k->channels);
-    put_knob(&t, "WINDOW", k->window);
+    if (k->window) put_knob(&t, "WINDOW", k->window);
+    if (k->items) put_knob(&t, "ITEMS", k->items);
+    if (k->group) put_knob(&t, "GROUP", k->group);
     put_knob(&t, "INDEX", k->wide ? 64 : 32);
     put_knob(&t, "RUN", k->vectors ? atto__vector_elements(k->dtype) : 1);
     put_knob(&t, "VECTORS", k->vectors);
@@ -1081,10 +1083,14 @@ static bool make_softmax_columns(const int32_t *v, atto__variant *out)
 /* Axes: direction, vectors, dtype, index, activation. */
 static bool make_glu(const int32_t *v, atto__variant *out)
 {
-    if (out)
-        atto__glu_variant(v[0] == 0 ? "atto_glu_forward" : "atto_glu_backward",
-                          atto_activation_name((atto_activation_kind)v[4]), float_dtypes[v[2]],
-                          v[1] == 1, v[3] == 1, out);
+    const atto__glu_knobs knobs = {
+        .kernel = v[0] == 0 ? "atto_glu_forward" : "atto_glu_backward",
+        .act = atto_activation_name((atto_activation_kind)v[4]),
+        .dtype = float_dtypes[v[2]],
+        .vectors = v[1] == 1,
+        .wide = v[3] == 1,
+    };
+    if (out) atto__glu_variant(&knobs, out);
     return true;
 }
 
@@ -1160,19 +1166,17 @@ static atto__pool_knobs pool_knobs(const char *kernel, int32_t what, int32_t dty
                                .wide = wide == 1 };
 }
 
-/* Axes: kernel, what, dtype, index, channels, vectors, window. */
+/* Axes: kernel, what, dtype, index, channels, vectors. */
 static bool make_pool(const int32_t *v, atto__variant *out)
 {
     static const char *const kernels[] = { "atto_pool_forward", "atto_pool_forward_lanes",
-                                           "atto_pool_backward" };
-    static const int32_t windows[] = { 0, 2, 3 };
+                                           "atto_pool_backward", "atto_pool_backward_channels" };
     atto__pool_knobs knobs = pool_knobs(kernels[v[0]], v[1], v[2], v[3]);
     knobs.channels = v[4] == 1;
     knobs.vectors = v[5] == 1;
-    knobs.window = windows[v[6]];
-    if (v[0] == 2 && v[1] == 1) return false;
+    if (v[0] == 1) knobs.items = ATTO_POOL_ITEMS;
+    if (v[0] >= 2 && (v[1] == 1 || knobs.channels != (v[0] == 3))) return false;
     if (v[0] == 0 && !knobs.channels && knobs.vectors) return false;
-    if (knobs.window && !(v[0] != 1 && knobs.channels && knobs.vectors)) return false;
     if (out) atto__pool_variant(&knobs, out);
     return true;
 }
@@ -1181,6 +1185,7 @@ static bool make_pool(const int32_t *v, atto__variant *out)
 static bool make_pool_whole(const int32_t *v, atto__variant *out)
 {
     atto__pool_knobs knobs = pool_knobs("atto_pool_backward_whole", v[0], v[1], v[2]);
+    knobs.items = ATTO_POOL_ITEMS;
     knobs.vectors = v[3] == 1;
     knobs.channels = v[4] == 1;
     if (v[0] == 1) return false;
@@ -1189,14 +1194,19 @@ static bool make_pool_whole(const int32_t *v, atto__variant *out)
 }
 
 /* Axes: kernel, what, dtype, index, window. */
-static bool make_pool_paired(const int32_t *v, atto__variant *out)
+static bool make_pool_window(const int32_t *v, atto__variant *out)
 {
-    static const char *const kernels[] = { "atto_pool_forward_paired",
+    enum { UNROLLED, DOWN, UNROLLED_BACK, PAIRED, PAIRED_BACK };
+    static const char *const kernels[] = { "atto_pool_forward_unrolled", "atto_pool_forward_down",
+                                           "atto_pool_backward_unrolled",
+                                           "atto_pool_forward_paired",
                                            "atto_pool_backward_paired" };
     atto__pool_knobs knobs = pool_knobs(kernels[v[0]], v[1], v[2], v[3]);
     knobs.vectors = true;
+    knobs.channels = v[0] < PAIRED;
     knobs.window = v[4] == 0 ? 2 : 3;
-    if (v[0] == 1 && v[1] == 1) return false;
+    if ((v[0] == UNROLLED_BACK || v[0] == PAIRED_BACK) && v[1] == 1) return false;
+    if (v[0] == DOWN && (v[1] == 0 || knobs.window == 2)) return false;
     if (out) atto__pool_variant(&knobs, out);
     return true;
 }
@@ -1243,8 +1253,8 @@ static const plan plans[] = {
     { "loss", 1, { 1 }, make_loss_finish },
     { "nll_loss", 5, { 4, 3, 2, 2, 2 }, make_nll_loss },
     { "nll_loss", 1, { 1 }, make_nll_loss_finish },
-    { "pool", 7, { 3, 4, 3, 2, 2, 2, 3 }, make_pool },
-    { "pool", 5, { 2, 4, 3, 2, 2 }, make_pool_paired },
+    { "pool", 6, { 4, 4, 3, 2, 2, 2 }, make_pool },
+    { "pool", 5, { 5, 4, 3, 2, 2 }, make_pool_window },
     { "pool", 5, { 4, 3, 2, 2, 2 }, make_pool_whole },
 };
 

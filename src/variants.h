@@ -245,9 +245,18 @@ typedef struct atto__softmax_knobs {
 
 void atto__softmax_variant(const atto__softmax_knobs *knobs, atto__variant *out);
 
-/* glu.cl: vectors, or elements where strides or offsets are odd. */
-void atto__glu_variant(const char *kernel, const char *act, atto_dtype dtype, bool vectors,
-                       bool wide, atto__variant *out);
+/* glu.cl. */
+typedef struct atto__glu_knobs {
+    const char *kernel, *act; /* "atto_glu_forward", "sigmoid" */
+    atto_dtype dtype;
+    bool vectors;  /* or elements, where strides or offsets are odd */
+    int32_t items; /* runs of a work-item; 0: ATTO_DENSE_ITEMS */
+    int32_t group; /* work-items of a work-group; 0: as the device has them */
+    bool wide;
+} atto__glu_knobs;
+
+void atto__glu_variant(const atto__glu_knobs *knobs, atto__variant *out);
+
 /* loss.cl. */
 typedef struct atto__loss_knobs {
     const char *kernel; /* "atto_loss_sum"; of "atto_loss_finish" nothing else counts */
@@ -276,6 +285,11 @@ typedef struct atto__nll_loss_knobs {
 } atto__nll_loss_knobs;
 
 void atto__nll_loss_variant(const atto__nll_loss_knobs *knobs, atto__variant *out);
+
+/* Loads that a lane of a large window has under way, and runs of a work-item where the window is
+ * the image. */
+#define ATTO_POOL_ITEMS 4
+
 /* pool.cl; what the knobs mean stands there. */
 typedef struct atto__pool_knobs {
     const char *kernel; /* "atto_pool_forward" */
@@ -283,7 +297,9 @@ typedef struct atto__pool_knobs {
     bool is_max;
     int32_t index_bits; /* of maxima: 0, 32, 64 */
     bool channels, vectors;
-    int32_t window; /* 0, 2, 3 */
+    int32_t window; /* 2, 3; 0: no matter */
+    int32_t items;  /* lanes and whole; 0: no matter */
+    int32_t group;  /* work-items of a work-group; 0: as the device has them */
     bool wide;
 } atto__pool_knobs;
 

@@ -525,6 +525,19 @@ static void pool_takes_mixed_layouts(void **state)
         }
 }
 
+/* Rows of outputs of one element each, with gaps between them. */
+static void pool_of_whole_rows_takes_pitched_outputs(void **state)
+{
+    (void)state;
+    for (int what = 0; what < WHATS; what += 6) {
+        pool_case c = { .shape = atto_shape4(2, 3, 6, 5),
+                        .window = window2(2, 5, 2, 1, 0, 0),
+                        .y_layout = LAYOUT_PITCHED };
+        with_what(what, &c);
+        check(&c);
+    }
+}
+
 /* [C, H, W] with channels innermost. */
 static void pool_takes_an_image_without_batch_channels_last(void **state)
 {
@@ -1221,6 +1234,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(pool_of_sequences_matches_oracle),
     cmocka_unit_test(pool_takes_any_layout),
     cmocka_unit_test(pool_takes_mixed_layouts),
+    cmocka_unit_test(pool_of_whole_rows_takes_pitched_outputs),
     cmocka_unit_test(pool_takes_an_image_without_batch_channels_last),
     cmocka_unit_test(pool_propagates_nan_and_infinity),
     cmocka_unit_test(max_pool_of_nothing_gives_minus_infinity),

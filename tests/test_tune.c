@@ -510,6 +510,160 @@ static void tune_refuses_null(void **state)
     EXPECT_FAIL(atto_device_tune(NULL, true), ATTO_E_NULL, "device_tune|dev");
 }
 
+/* ---- ops whose ways all have the same bits ---- */
+
+#define CHANNELS    8
+#define MOST_VALUES (2 * CHANNELS * 19 * 16)
+
+/* Maxima of 3 x 3, vertical stride 2, of two images of h x w whose channels lie innermost. */
+typedef struct maxima {
+    int64_t h, w, padding, stride;
+    bool ceil_mode;
+    atto_dtype dtype, index;
+    int32_t down, group; /* of the way to compare with */
+} maxima;
+
+/* Whole numbers, -infinity and NaN: most windows have equal maxima, some nothing else. */
+static void make_image(atto_device *dev, atto_dtype dtype, int64_t h, int64_t w, atto_tensor *out)
+{
+    static double values[MOST_VALUES];
+    static float data[MOST_VALUES];
+    const int32_t order[] = { 0, 3, 1, 2 };
+    const atto_shape shape = atto_shape4(2, h, w, CHANNELS);
+    const int64_t n = 2 * h * w * CHANNELS;
+    atto_tensor numbers;
+    test_uniform(7, -2.0, 2.0, ATTO_F32, values, n);
+    for (int64_t i = 0; i < n; i++)
+        data[i] = i % 67 == 5 ? NAN : i % 1000 < 300 ? -INFINITY : floorf((float)values[i]);
+    MUST(atto_tensor_alloc(dev, ATTO_F32, shape, &numbers));
+    MUST(atto_tensor_write(&numbers, data));
+    MUST(atto_tensor_alloc(dev, dtype, shape, out));
+    MUST(atto_tensor_copy(out, &numbers));
+    MUST(atto_tensor_permute(out, order, out));
+    atto_tensor_free(&numbers);
+}
+
+/* Outputs along an axis; padding is at most 1, so that no window begins behind it. */
+static int64_t outputs_of(const maxima *m, int64_t in, int64_t stride)
+{
+    const int64_t steps = in + 2 * m->padding - 3;
+    return (m->ceil_mode ? (steps + stride - 1) / stride : steps / stride) + 1;
+}
+
+/* y, then indices, as they are stored. */
+static void run_maxima(atto_device *dev, const maxima *m, unsigned char *out)
+{
+    const int64_t oh = outputs_of(m, m->h, 2), ow = outputs_of(m, m->w, m->stride);
+    atto_tensor x, y, indices;
+    make_image(dev, m->dtype, m->h, m->w, &x);
+    make_image(dev, m->dtype, oh, ow, &y);
+    make_image(dev, m->index, oh, ow, &indices);
+    const struct atto_max_pool_args a = { .x = &x,
+                                          .y = &y,
+                                          .indices = &indices,
+                                          .window = { .dims = 2,
+                                                      .kernel = { 3, 3 },
+                                                      .stride = { 2, m->stride },
+                                                      .padding = { m->padding, m->padding },
+                                                      .dilation = { 1, 1 },
+                                                      .ceil_mode = m->ceil_mode } };
+    MUST(atto_max_pool_forward(dev, &a));
+    MUST(atto_tensor_read(&y, out));
+    MUST(atto_tensor_read(&indices,
+                          out + atto_tensor_numel(&y) * (int64_t)atto_dtype_size(m->dtype)));
+    atto_tensor_free(&x);
+    atto_tensor_free(&y);
+    atto_tensor_free(&indices);
+}
+
+/* Heights that outputs below each other divide and do not, windows that reach over each edge and
+ * none. */
+static void max_pool_shares_rows_bit_for_bit(void **state)
+{
+    (void)state;
+    static const maxima rows[] = {
+        { 16, 9, 1, 2, false, ATTO_F32, ATTO_I32, 4, 0 },
+        { 13, 8, 1, 2, false, ATTO_BF16, ATTO_I64, 2, 0 },
+        { 15, 10, 0, 3, false, ATTO_F16, ATTO_I32, 8, 64 },
+        { 18, 7, 0, 1, true, ATTO_F32, ATTO_I64, 1, 0 },
+        { 3, 16, 1, 2, true, ATTO_BF16, ATTO_I32, 4, 0 },
+    };
+    static unsigned char plain[10 * MOST_VALUES], shared[10 * MOST_VALUES];
+    if (!has_choices()) return;
+    for (int i = 0; i < COUNT_OF(rows); i++) {
+        const maxima *m = &rows[i];
+        const int64_t n = outputs_of(m, m->h, 2) * outputs_of(m, m->w, m->stride) * 2 * CHANNELS;
+        char line[120];
+        snprintf(line, sizeof line, "pool_forward %s %d %d 9 %d %d %d 0 0",
+                 atto_dtype_name(m->dtype), (int)(m->h * m->w * 2 * CHANNELS), (int)n,
+                 1 << (1 + 2 + (m->index == ATTO_I64 ? 8 : 4)), (int)m->down, (int)m->group);
+        memset(plain, 0, sizeof plain);
+        memset(shared, 0, sizeof shared);
+        atto_device *dev = open_in(NULL, "0", false);
+        run_maxima(dev, m, plain);
+        assert_null(strstr(said, "atto_pool_forward_down"));
+        atto__tuner_read(dev->tuner, line, ATTO_FROM_FILE);
+        run_maxima(dev, m, shared);
+        assert_non_null(strstr(said, "built atto_pool_forward_down"));
+        assert_memory_equal(plain, shared, sizeof plain);
+        atto_device_close(dev);
+    }
+}
+
+/* Gradients of a mean of whole images and of a gated unit of 5 x 2 x 48. */
+static void run_mean_and_gate(atto_device *dev)
+{
+    atto_tensor x, dx, dy;
+    make_image(dev, ATTO_F32, 5, 6, &dx);
+    make_image(dev, ATTO_F32, 1, 1, &dy);
+    const struct atto_avg_pool_args mean = {
+        .dy = &dy, .dx = &dx, .add_dx = true, .window = { .dims = 2, .adaptive = true }
+    };
+    MUST(atto_avg_pool_backward(dev, &mean));
+    atto_tensor_free(&dx);
+    atto_tensor_free(&dy);
+    make(dev, atto_shape2(5, 96), 1, &x);
+    make(dev, atto_shape2(5, 96), 2, &dx);
+    make(dev, atto_shape2(5, 48), 3, &dy);
+    struct atto_glu_args gate = { .x = &x, .y = &dy, .dim = 1, .act = atto_silu() };
+    MUST(atto_glu_forward(dev, &gate));
+    gate = (struct atto_glu_args){ .x = &x, .dy = &dy, .dx = &dx, .dim = 1, .act = atto_silu() };
+    MUST(atto_glu_backward(dev, &gate));
+    atto_tensor_free(&x);
+    atto_tensor_free(&dx);
+    atto_tensor_free(&dy);
+}
+
+/* A small device has few work-groups to try. */
+static void tune_finds_all_ways_of_pooling_and_glu_alike(void **state)
+{
+    (void)state;
+    static const char *const choices[] = {
+        "pool_forward f32 2304 640 9 128: ", "pool_backward f32 480 16 30 4: ",
+        "glu_forward f32 60 4 0 0: ", "glu_backward f32 60 4 0 0: "
+    };
+    static const char *const ways[] = { "(10 ways)", "(8 ways)", "(6 ways)", "(6 ways)" };
+    static unsigned char out[10 * MOST_VALUES];
+    const maxima m = { 16, 9, 1, 2, false, ATTO_F32, ATTO_I32, 0, 0 };
+    const atto_device_options options = {
+        .ignore_environment = true, .no_cache = true, .max_work_group = 128, .log = listen
+    };
+    if (!has_choices()) return;
+    atto_device *dev;
+    said[0] = '\0';
+    MUST(atto_device_open(test_device_name(), &options, &dev));
+    MUST(atto_device_tune(dev, true));
+    run_maxima(dev, &m, out);
+    run_mean_and_gate(dev);
+    for (int i = 0; i < COUNT_OF(choices); i++) {
+        const char *line = strstr(said, choices[i]);
+        assert_non_null(line);
+        assert_non_null(strstr(line, ways[i]));
+    }
+    assert_null(strstr(said, " wrong, ")); /* nor failed */
+    atto_device_close(dev);
+}
+
 /* ---- CLBlast ---- */
 
 /* The layer's products shall go to CLBlast. */
@@ -635,6 +789,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(tune_on_first_use_leaves_results_alone),
     cmocka_unit_test(tune_writes_no_file_without_a_cache),
     cmocka_unit_test(tune_refuses_null),
+    cmocka_unit_test(max_pool_shares_rows_bit_for_bit),
+    cmocka_unit_test(tune_finds_all_ways_of_pooling_and_glu_alike),
 #ifdef FAKE_CLBLAST_PATH
     cmocka_unit_test(clblast_multiplies_where_it_was_faster),
     cmocka_unit_test(clblast_that_computes_wrong_is_noticed),

@@ -6,9 +6,9 @@
 
 /* ---- which kernel, and how it is cut ----
  *
- * By shapes, strides and the work-group size alone. */
+ * By shapes, strides and the work-group size alone, and where only a measurement can tell, by
+ * choices. */
 
-#define LANE_LOADS    4     /* that a lane of forward_lanes should have; IN_FLIGHT of the kernels */
 #define LANES_FROM    32    /* elements of a window from which on lanes share it out along width */
 #define CHANNEL_ITEMS 65536 /* work-items along channels that keep a GPU busy */
 #define CHANNEL_RUNS  4     /* neighbouring runs that a work-group reads at least */
@@ -49,6 +49,7 @@ static call call_of(atto_device *dev, const atto__pooling *p, const atto_tensor 
                .small = *small,
                .has_indices = indices != NULL };
     if (indices) k.indices = *indices;
+    if (!k.channels) k.big.stride[3] = k.small.stride[3] = k.indices.stride[3] = 1;
     fix_window(&k.p.h);
     fix_window(&k.p.w);
     return k;
@@ -174,7 +175,7 @@ static int64_t arg_call(atto__args *args, const call *k, bool forward, const int
     args->count = 0;
     arg_image(args, k, forward ? &k->big : &k->small);
     arg_image(args, k, forward ? &k->small : &k->big);
-    if (k->has_indices) arg_image(args, k, &k->indices);
+    arg_image(args, k, &k->indices);
     atto__arg_index(args, k->wide, runs);
     atto__arg_index(args, k->wide, row);
     atto__arg_sizes(args, k->wide, units);
@@ -192,13 +193,50 @@ static uint32_t alignment_of(const call *k)
            (uint32_t)(k->has_indices && is_aligned(k, &k->indices)) << 2;
 }
 
+/* Work-items of a work-group. */
+static int32_t group_of(const call *k, const atto__pool_knobs *knobs)
+{
+    return knobs->group ? knobs->group : (int32_t)atto__opencl_of(k->dev)->group_size;
+}
+
 static atto_status launch(const call *k, const atto__pool_knobs *knobs, const atto__args *args,
                           int64_t items)
 {
+    const int32_t group = group_of(k, knobs);
     atto__variant variant;
     atto__pool_variant(knobs, &variant);
-    return atto__launch(k->dev, &variant, args,
-                        atto__group_count(items, atto__opencl_of(k->dev)->group_size));
+    return atto__launch_sized(k->dev, &variant, args, atto__group_count(items, group), group);
+}
+
+/* ---- ways ---- */
+
+/* One of numbers, the first one by default, and a work-group's size. Both leave the bits alone.
+ * Sizes are elements of x and of y, those of a window, and 1 << (maxima + 2 along channels + 4
+ * (bits of an index / 32)). */
+static int32_t choose(const call *k, atto__choice_name name, const int32_t *numbers, int32_t count,
+                      atto__pool_knobs *knobs)
+{
+    const int32_t own = (int32_t)atto__opencl_of(k->dev)->group_size;
+    const int32_t kind = k->is_max + 2 * k->channels + 4 * (knobs->index_bits / 32);
+    const int64_t window = window_length(&k->p.h) * window_length(&k->p.w);
+    const atto__choice choice = { name,
+                                  k->big.dtype,
+                                  { atto_tensor_numel(&k->big), atto_tensor_numel(&k->small),
+                                    window, (int64_t)1 << kind } };
+    atto__ways ways;
+    if (!atto__choice_asks(k->dev, &choice)) return numbers[0];
+    ways.count = 0;
+    for (int32_t i = 0; i < count; i++)
+        atto__ways_add_groups(&ways, numbers[i], own, k->dev->info.max_work_group);
+    const atto__way way = atto__choose(k->dev, &choice, &ways);
+    knobs->group = way.number[1];
+    return way.number[0];
+}
+
+/* A work-group's size alone. */
+static void choose_group(const call *k, atto__choice_name name, atto__pool_knobs *knobs)
+{
+    choose(k, name, (const int32_t[]){ 0 }, 1, knobs);
 }
 
 /* ---- forward ---- */
@@ -217,6 +255,7 @@ static atto_status forward_paired(const call *k)
     atto__pool_knobs knobs = knobs_of(k, "atto_pool_forward_paired");
     knobs.vectors = true;
     knobs.window = window_edge(k);
+    choose_group(k, ATTO_CHOICE_POOL_FORWARD, &knobs);
     outputs_size(k, size);
     const int64_t runs = arg_call(&args, k, true, size, atto__vector_elements(k->big.dtype));
     atto__arg_uint(&args, alignment_of(k));
@@ -240,7 +279,7 @@ static int64_t lanes_of(const call *k, int64_t runs, int64_t loads)
     const int64_t most = k->channels ? group / CHANNEL_RUNS : group;
     int64_t lanes = 1;
     if (loads < LANES_FROM) return 1;
-    while (lanes < most && lanes * LANE_LOADS < loads &&
+    while (lanes < most && lanes * ATTO_POOL_ITEMS < loads &&
            !(k->channels && runs * lanes >= CHANNEL_ITEMS))
         lanes *= 2;
     return lanes;
@@ -252,6 +291,7 @@ static atto_status forward_lanes(const call *k, const int64_t *size, int64_t run
     atto__args args;
     atto__pool_knobs knobs = knobs_of(k, "atto_pool_forward_lanes");
     knobs.vectors = vectors;
+    knobs.items = ATTO_POOL_ITEMS;
     const int64_t runs = arg_call(&args, k, true, size, run);
     const int64_t vector = vectors && !k->channels ? atto__vector_elements(k->big.dtype) : 1;
     int64_t across = 1;
@@ -261,10 +301,45 @@ static atto_status forward_lanes(const call *k, const int64_t *size, int64_t run
     return launch(k, &knobs, &args, runs * lanes);
 }
 
+/* What forward_down takes. */
+static bool has_shared_rows(const call *k)
+{
+    return k->is_max && window_edge(k) == 3 && k->p.h.stride == 2;
+}
+
+/* Outputs below each other that a work-item may have; 0: another kernel, with one. */
+static const int32_t downs[] = { 0, 1, 2, 4, 8 };
+#define DOWNS ((int32_t)(sizeof downs / sizeof downs[0]))
+
+/* Along channels, windows of 2 x 2 and 3 x 3. */
+static atto_status forward_unrolled(const call *k, int64_t *size, int64_t run)
+{
+    atto__args args;
+    atto__pool_knobs knobs = knobs_of(k, "atto_pool_forward_unrolled");
+    knobs.vectors = true;
+    knobs.window = window_edge(k);
+    const int32_t down =
+        choose(k, ATTO_CHOICE_POOL_FORWARD, downs, has_shared_rows(k) ? DOWNS : 1, &knobs);
+    if (down > 0) size[1] = (size[1] + down - 1) / down;
+    const int64_t runs = arg_call(&args, k, true, size, run);
+    if (down == 0) return launch(k, &knobs, &args, runs);
+    knobs.kernel = "atto_pool_forward_down";
+    atto__arg_uint(&args, (uint32_t)down);
+    return launch(k, &knobs, &args, runs);
+}
+
+static atto_status forward_any(const call *k, const int64_t *size, int64_t run)
+{
+    atto__args args;
+    atto__pool_knobs knobs = knobs_of(k, "atto_pool_forward");
+    knobs.vectors = run > 1;
+    choose_group(k, ATTO_CHOICE_POOL_FORWARD, &knobs);
+    return launch(k, &knobs, &args, arg_call(&args, k, true, size, run));
+}
+
 static atto_status run_forward(call *k)
 {
     int64_t size[4];
-    atto__args args;
     if (is_paired(k)) return forward_paired(k);
     if (can_flatten(k)) flatten(k);
     outputs_size(k, size);
@@ -275,10 +350,7 @@ static atto_status run_forward(call *k)
     const int64_t runs = size[0] * size[1] * size[2] * ((size[3] + run - 1) / run);
     const int64_t lanes = lanes_of(k, runs, loads);
     if (lanes > 1) return forward_lanes(k, size, run, lanes, vectors);
-    atto__pool_knobs knobs = knobs_of(k, "atto_pool_forward");
-    knobs.vectors = run > 1;
-    knobs.window = run > 1 ? window_edge(k) : 0;
-    return launch(k, &knobs, &args, arg_call(&args, k, true, size, run));
+    return run > 1 && window_edge(k) ? forward_unrolled(k, size, run) : forward_any(k, size, run);
 }
 
 atto_status atto__opencl_avg_pool_forward(atto_device *dev, const struct atto_avg_pool_args *a,
@@ -312,6 +384,7 @@ static atto_status backward_paired(const call *k)
     atto__pool_knobs knobs = knobs_of(k, "atto_pool_backward_paired");
     knobs.vectors = true;
     knobs.window = window_edge(k);
+    choose_group(k, ATTO_CHOICE_POOL_BACKWARD, &knobs);
     const int64_t runs = arg_call(&args, k, false, size, atto__vector_elements(k->big.dtype) / 2);
     atto__arg_uint(&args, alignment_of(k));
     return launch(k, &knobs, &args, runs);
@@ -332,12 +405,10 @@ static bool is_whole(const call *k)
     return dense && is_whole_axis(&k->p.h) && is_whole_axis(&k->p.w);
 }
 
-#define SPREAD 4 /* of the kernel */
-
 static atto_status backward_whole(call *k)
 {
     const int32_t vector = atto__vector_elements(k->big.dtype);
-    const int64_t group = atto__opencl_of(k->dev)->group_size, pixels = k->p.h.in * k->p.w.in;
+    const int64_t pixels = k->p.h.in * k->p.w.in;
     const int64_t image = k->channels ? pixels * k->p.channels : pixels;
     const int64_t size[4] = { k->p.batch, k->channels ? 1 : k->p.channels, 1, image };
     atto__pool_knobs knobs = knobs_of(k, "atto_pool_backward_whole");
@@ -349,8 +420,10 @@ static atto_status backward_whole(call *k)
     knobs.vectors =
         k->channels ? has_channel_vectors(k) : image % vector == 0 && is_aligned(k, &k->big);
     knobs.wide = k->wide = k->wide || image > INT32_MAX / 2;
-    const int64_t groups =
-        arg_call(&args, k, false, size, SPREAD * group * (knobs.vectors ? vector : 1));
+    knobs.items = choose(k, ATTO_CHOICE_POOL_BACKWARD,
+                         (const int32_t[]){ ATTO_POOL_ITEMS, 1, 2, 8 }, 4, &knobs);
+    const int64_t group = group_of(k, &knobs), run = knobs.vectors ? vector : 1;
+    const int64_t groups = arg_call(&args, k, false, size, knobs.items * group * run);
     return launch(k, &knobs, &args, groups * group);
 }
 
@@ -362,10 +435,15 @@ static atto_status run_backward(call *k)
     const int32_t vector = atto__vector_elements(k->big.dtype);
     const int64_t channels[] = { k->p.batch, half(k->p.h.in), half(k->p.w.in), k->p.channels };
     const int64_t rows[] = { k->p.batch, k->p.channels, k->p.h.in, k->p.w.in };
-    atto__pool_knobs knobs = knobs_of(k, "atto_pool_backward");
+    atto__pool_knobs knobs =
+        knobs_of(k, k->channels ? "atto_pool_backward_channels" : "atto_pool_backward");
     knobs.vectors =
         k->channels ? has_channel_vectors(k) : k->p.w.in % vector == 0 && is_aligned(k, &k->big);
-    knobs.window = k->channels && knobs.vectors && has_pairs(k) ? window_edge(k) : 0;
+    if (k->channels && knobs.vectors && has_pairs(k)) {
+        knobs.kernel = "atto_pool_backward_unrolled";
+        knobs.window = window_edge(k);
+    }
+    choose_group(k, ATTO_CHOICE_POOL_BACKWARD, &knobs);
     const int64_t runs =
         arg_call(&args, k, false, k->channels ? channels : rows, knobs.vectors ? vector : 1);
     return launch(k, &knobs, &args, runs);

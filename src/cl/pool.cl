@@ -7,15 +7,22 @@
  *
  * Unit strides lie along channels (ATTO_CHANNELS) or along width. A run is ATTO_RUN elements there.
  *
- *   forward         work-item: a run of outputs; along width of one output
- *   forward_lanes   lanes work-items: such a run. They share out the window, `across` of them along its
- *                   width, and meet in a tree
- *   forward_paired  along width, stride 2, window 2 x 2 without or 3 x 3 with padding 1. Work-item:
- *                   ATTO_VEC neighbouring outputs, from two vectors of each row
- *   backward        work-item: a run of dx; along channels of 2 x 2 pixels
- *   backward_paired as forward_paired: SPAN = ATTO_VEC / 2 windows and what they own, a vector of two rows
- *   backward_whole  one window that is the image, whose rows follow each other. A work-group writes SPREAD
- *                   runs a work-item of one image, along width of one channel of it
+ *   forward            work-item: a run of outputs; along width of one output
+ *   forward_unrolled   along channels, windows of 2 x 2 and 3 x 3. Work-item: a vector of outputs
+ *   forward_down       along channels, maxima of 3 x 3 with stride 2 along height. Work-item:
+ *                      `down` vectors of outputs below each other; a row that two windows share is
+ *                      read and compared once
+ *   forward_lanes      lanes work-items: a run of outputs. They share out the window, `across` of
+ *                      them along its width, and meet in a tree
+ *   forward_paired     along width, stride 2, window 2 x 2 without or 3 x 3 with padding 1.
+ *                      Work-item: ATTO_VEC neighbouring outputs, from two vectors of each row
+ *   backward           along width. Work-item: a run of dx
+ *   backward_channels  along channels. Work-item: a run of 2 x 2 pixels
+ *   backward_unrolled  the same of vectors, and windows as in backward_paired
+ *   backward_paired    as forward_paired: SPAN = ATTO_VEC / 2 windows and what they own, a vector
+ *                      of two rows
+ *   backward_whole     one window that is the image, whose rows follow each other. A work-group
+ *                      writes ATTO_ITEMS runs a work-item of one image, along width of one channel
  *
  *        w0                                  w0 + VEC          windows of the row: w0 / 2 + 0 1 2 ...
  *        | 0   0 | 1   1 | 2   2 | ..        |                 2 x 2
@@ -25,753 +32,569 @@
  *   ATTO_MAX       0        1: maxima, 0: means
  *   ATTO_INDEX_OUT 0        bits of an index of maxima: 32, 64; 0: forward without
  *   ATTO_CHANNELS  0        1: unit stride along channels
- *   ATTO_WINDOW    2        paired, and along channels: edge of the window, 2 or 3, without dilation, of
- *                           gradients along channels as the paired ones; 0: any window
+ *   ATTO_WINDOW    2        paired and unrolled: edge of the window, 2 or 3, without dilation
+ *   ATTO_ITEMS     2        lanes: loads before their values are used; whole: runs of a work-item
  *   and ATTO_DTYPE, ATTO_INDEX, ATTO_WG, ATTO_RUN, ATTO_VECTORS of atto_kernel.h
  */
-#include "atto_kernel.h"
+#include "atto_pool.h"
 
-#ifndef ATTO_MAX
-#define ATTO_MAX 0
-#endif
-#ifndef ATTO_INDEX_OUT
-#define ATTO_INDEX_OUT 0
-#endif
-#ifndef ATTO_CHANNELS
-#define ATTO_CHANNELS 0
-#endif
-#ifndef ATTO_WINDOW
-#define ATTO_WINDOW 2
-#endif
+/* ---- calls ---- */
 
-#if ATTO_INDEX == 64
-typedef long place; /* along an axis: an index that may be below 0 */
-#else
-typedef int place;
-#endif
-
-#if ATTO_INDEX_OUT == 64
-typedef long position_t;
-typedef long2 positions_t; /* 16 bytes */
-#define POSITIONS 2
-#else
-typedef int position_t;
-typedef int4 positions_t;
-#define POSITIONS 4
-#endif
-
-#define FILL (ATTO_MAX ? -INFINITY : 0.0f)
-
-/* ---- windows ---- */
-
-/* taps 0: window o is floor(o in / out) to ceil((o + 1) in / out) - 1. */
-typedef struct axis {
-    place in, out, taps, stride, padding, dilation;
-    uint magic, shift; /* what divides by stride */
-} axis;
-
-#define AXIS_PARAMETERS(x)                                                                        \
-    const atto_index x##_in, const atto_index x##_out, const atto_index x##_taps,                 \
-        const atto_index x##_stride, const atto_index x##_padding, const atto_index x##_dilation, \
-        const uint x##_magic, const uint x##_shift
-#define AXIS_OF(x)                                                                              \
-    {                                                                                           \
-        (place) x##_in, (place)x##_out, (place)x##_taps, (place)x##_stride, (place)x##_padding, \
-            (place)x##_dilation, x##_magic, x##_shift                                           \
-    }
-
-/* Elements begin, begin + dilation, ... before end. */
-typedef struct window {
-    place begin, end;
-    place counted; /* with the padding; dilation 1 */
-} window;
-
-static inline window window_of(axis a, place o)
-{
-    window w;
-    if (a.taps == 0) {
-        w.begin = (place)((atto_index)(o * a.in) / (atto_index)a.out);
-        w.end = (place)((atto_index)((o + 1) * a.in + a.out - 1) / (atto_index)a.out);
-        w.counted = w.end - w.begin;
-        return w;
-    }
-    w.begin = o * a.stride - a.padding;
-    w.end = w.begin + (a.taps - 1) * a.dilation + 1;
-    w.counted = min(w.end, a.in + a.padding) - w.begin;
-    w.end = min(w.end, a.in);
-    if (w.begin < 0) {
-        if (a.dilation == 1) {
-            w.begin = 0;
-        } else {
-            w.begin += (a.dilation - 1 - w.begin) / a.dilation * a.dilation;
-        }
-    }
-    return w;
-}
-
-/* n / stride, n >= 0. */
-static inline place by_stride(axis a, place n)
-{
-    return (place)atto_divide((atto_index)n, (atto_index)a.stride, a.magic, a.shift);
-}
-
-/* Outputs first to last: their windows reach over element i. */
-static inline place first_of(axis a, place i)
-{
-    if (a.taps == 0) return (place)((atto_index)(i * a.out) / (atto_index)a.in);
-    const place reach = i + a.padding - (a.taps - 1) * a.dilation;
-    return reach <= 0 ? 0 : by_stride(a, reach + a.stride - 1);
-}
-
-static inline place last_of(axis a, place i)
-{
-    if (a.taps == 0)
-        return (place)((atto_index)((i + 1) * a.out + a.in - 1) / (atto_index)a.in) - 1;
-    return min(by_stride(a, i + a.padding), a.out - 1);
-}
-
-/* override: what sums are divided by, or 0; exclude: padding does not count. */
-static inline float divisor_of(window h, window w, float override, uint exclude)
-{
-    if (override != 0.0f) return override;
-    return exclude ? (float)(h.end - h.begin) * (float)(w.end - w.begin)
-                   : (float)h.counted * (float)w.counted;
-}
-
-/* ---- folds ---- */
-
-/* best = best and v. A NaN takes the place of anything, as in PyTorch. */
-static inline void fold(float *best, place *at, float v, place position)
-{
-#if ATTO_MAX
-    const int takes = v > *best || isnan(v);
-    *best = takes ? v : *best;
-    *at = takes ? position : *at;
-#else
-    *best += v;
-#endif
-}
-
-/* Results of two parts of a window, in any order; position -1 is of an empty part. */
-static inline void join(float *best, place *at, float v, place position)
-{
-#if ATTO_MAX
-    const int nan = isnan(v), best_nan = isnan(*best);
-    const int larger = nan ? !best_nan || position > *at
-                           : !best_nan && (v > *best || (v == *best && position < *at));
-    const int takes = position >= 0 && (*at < 0 || larger);
-    *best = takes ? v : *best;
-    *at = takes ? position : *at;
-#else
-    *best += v;
-#endif
-}
-
-/* ---- memory ---- */
-
-/* ATTO_RUN neighbours. */
-ATTO_UNROLLED void load_run(__global const ATTO_T *p, atto_index at, float *v)
-{
-#if ATTO_VECTORS
-    atto_unpack(atto_fetch(p, at / ATTO_VEC), v);
-#else
-    v[0] = atto_load(p, at);
-#endif
-}
-
-ATTO_UNROLLED void store_run(__global ATTO_T *p, atto_index at, const float *v)
-{
-#if ATTO_VECTORS
-    atto_put(p, at / ATTO_VEC, atto_pack(v));
-#else
-    atto_store(p, at, v[0]);
-#endif
-}
-
-/* ATTO_VEC neighbours of which count exist; aligned: they begin at 16 bytes. */
-ATTO_UNROLLED void load_part(__global const ATTO_T *p, atto_index at, place count, uint aligned,
-                             float *v)
-{
-    if (aligned && count >= ATTO_VEC) {
-        atto_unpack(atto_fetch(p, at / ATTO_VEC), v);
-    } else {
-#pragma unroll
-        for (int k = 0; k < ATTO_VEC; k++) v[k] = k < count ? atto_load(p, at + k) : FILL;
-    }
-}
-
-#define SPAN (ATTO_VEC / 2)
-
-/* SPAN neighbours of which count exist, others are 0; aligned: they begin at 8 bytes. */
-ATTO_UNROLLED void load_span(__global const ATTO_T *p, atto_index at, place count, uint aligned,
-                             float *v)
-{
-    if (aligned && count >= SPAN) {
-        const uint2 raw = ((__global const uint2 *)p)[at / SPAN];
-        float all[ATTO_VEC];
-        atto_unpack((uint4)(raw.x, raw.y, 0, 0), all);
-#pragma unroll
-        for (int k = 0; k < SPAN; k++) v[k] = all[k];
-    } else {
-#pragma unroll
-        for (int k = 0; k < SPAN; k++) v[k] = k < count ? atto_load(p, at + k) : 0.0f;
-    }
-}
-
-ATTO_UNROLLED void store_part(__global ATTO_T *p, atto_index at, place count, uint aligned,
-                              const float *v)
-{
-    if (aligned && count >= ATTO_VEC) {
-        atto_put(p, at / ATTO_VEC, atto_pack(v));
-    } else {
-#pragma unroll
-        for (int k = 0; k < ATTO_VEC; k++)
-            if (k < count) atto_store(p, at + k, v[k]);
-    }
-}
-
-#if ATTO_INDEX_OUT == 64
-#define ATTO_SPLIT_POSITIONS ATTO_SPLIT_2
-#define ATTO_JOIN_POSITIONS  ATTO_JOIN_2
-#else
-#define ATTO_SPLIT_POSITIONS ATTO_SPLIT_4
-#define ATTO_JOIN_POSITIONS  ATTO_JOIN_4
-#endif
-
-#if ATTO_INDEX_OUT
-/* ATTO_VEC indices of which count exist; others are -1. */
-ATTO_UNROLLED void load_positions(__global const position_t *p, atto_index at, place count,
-                                  uint aligned, position_t *v)
-{
-    if (aligned && count >= ATTO_VEC) {
-#pragma unroll
-        for (int k = 0; k < ATTO_VEC; k += POSITIONS) {
-            const positions_t raw = *(__global const positions_t *)(p + at + k);
-            ATTO_SPLIT_POSITIONS(raw, v + k);
-        }
-    } else {
-#pragma unroll
-        for (int k = 0; k < ATTO_VEC; k++) v[k] = k < count ? p[at + k] : (position_t)-1;
-    }
-}
-
-/* SPAN of them. */
-ATTO_UNROLLED void load_span_positions(__global const position_t *p, atto_index at, place count,
-                                       uint aligned, position_t *v)
-{
-    if (aligned && count >= SPAN) {
-#if ATTO_INDEX_OUT == 32 && SPAN == 2
-        const int2 raw = *(__global const int2 *)(p + at);
-        ATTO_SPLIT_2(raw, v);
-#else
-#pragma unroll
-        for (int k = 0; k < SPAN; k += POSITIONS) {
-            const positions_t raw = *(__global const positions_t *)(p + at + k);
-            ATTO_SPLIT_POSITIONS(raw, v + k);
-        }
-#endif
-    } else {
-#pragma unroll
-        for (int k = 0; k < SPAN; k++) v[k] = k < count ? p[at + k] : (position_t)-1;
-    }
-}
-
-ATTO_UNROLLED void store_positions(__global position_t *p, atto_index at, place count, uint aligned,
-                                   const position_t *v)
-{
-    if (aligned && count >= ATTO_VEC) {
-#pragma unroll
-        for (int k = 0; k < ATTO_VEC; k += POSITIONS)
-            *(__global positions_t *)(p + at + k) = (positions_t)(ATTO_JOIN_POSITIONS(v + k));
-    } else {
-#pragma unroll
-        for (int k = 0; k < ATTO_VEC; k++)
-            if (k < count) p[at + k] = v[k];
-    }
-}
-
-/* ATTO_RUN of them. */
-ATTO_UNROLLED void store_run_positions(__global position_t *p, atto_index at, const place *place_of)
-{
-    position_t v[ATTO_RUN];
-#pragma unroll
-    for (uint k = 0; k < ATTO_RUN; k++) v[k] = (position_t)place_of[k];
-#if ATTO_VECTORS
-    store_positions(p, at, ATTO_VEC, 1, v);
-#else
-    p[at] = v[0];
-#endif
-}
-
-ATTO_UNROLLED void load_run_positions(__global const position_t *p, atto_index at, position_t *v)
-{
-#if ATTO_VECTORS
-    load_positions(p, at, ATTO_VEC, 1, v);
-#else
-    v[0] = p[at];
-#endif
-}
-#endif
-
-/* ---- parameters ---- */
-
-/* Strides and coordinates of the walk: batch, then height, width, channels or channels, height, width. */
+/* Strides and coordinates of the walk: batch, then height, width, channels or channels, height,
+ * width; and where an element lies behind REST_OF. */
 #if ATTO_CHANNELS
-#define HEIGHT_OF(v)        ((v).y)
-#define WIDTH_OF(v)         ((v).z)
+#define HEIGHT_OF(v)        ((place)(v).y)
+#define WIDTH_OF(v)         ((place)(v).z)
 #define REST_OF(at, stride) ((at).x * (stride).x + (at).w)
-#else
-#define HEIGHT_OF(v)        ((v).z)
-#define WIDTH_OF(v)         ((v).w)
-#define REST_OF(at, stride) ((at).x * (stride).x + (at).y * (stride).y)
-#endif
-
-/* Where an element lies behind REST_OF. */
-#if ATTO_CHANNELS
 #define PIXEL(r, q, stride) ((atto_index)(r) * (stride).y + (atto_index)(q) * (stride).z)
 #else
-#define PIXEL(r, q, stride) ((atto_index)(r) * (stride).z + (atto_index)(q))
+#define HEIGHT_OF(v)        ((place)(v).z)
+#define WIDTH_OF(v)         ((place)(v).w)
+#define REST_OF(at, stride) ((at).x * (stride).x + (at).y * (stride).y)
+#define PIXEL(r, q, stride) ((atto_index)(r) * (stride).z + (atto_index)(q) * (stride).w)
 #endif
 
-#if ATTO_INDEX_OUT
-#define INDEX_PARAMETERS(qualifier)                                 \
-    __global qualifier position_t *indices, const ulong indices_at, \
-        const atto_index4 indices_stride,
-#else
-#define INDEX_PARAMETERS(qualifier)
-#endif
-
+/* indices: NULL without ATTO_INDEX_OUT. */
 #define FORWARD_PARAMETERS                                                                      \
     __global const ATTO_T *x, const ulong x_at, const atto_index4 x_stride, __global ATTO_T *y, \
-        const ulong y_at, const atto_index4 y_stride, INDEX_PARAMETERS() ATTO_WALK_PARAMETERS,  \
+        const ulong y_at, const atto_index4 y_stride, __global position_t *indices,             \
+        const ulong indices_at, const atto_index4 indices_stride, ATTO_WALK_PARAMETERS,         \
         AXIS_PARAMETERS(h), AXIS_PARAMETERS(w), const float override, const uint exclude
 
-#define BACKWARD_PARAMETERS                                                                   \
-    __global const ATTO_T *dy, const ulong dy_at, const atto_index4 dy_stride,                \
-        __global ATTO_T *dx, const ulong dx_at, const atto_index4 dx_stride,                  \
-        INDEX_PARAMETERS(const) ATTO_WALK_PARAMETERS, AXIS_PARAMETERS(h), AXIS_PARAMETERS(w), \
-        const float override, const uint exclude, const uint add
+#define BACKWARD_PARAMETERS                                                         \
+    __global const ATTO_T *dy, const ulong dy_at, const atto_index4 dy_stride,      \
+        __global ATTO_T *dx, const ulong dx_at, const atto_index4 dx_stride,        \
+        __global const position_t *indices, const ulong indices_at,                 \
+        const atto_index4 indices_stride, ATTO_WALK_PARAMETERS, AXIS_PARAMETERS(h), \
+        AXIS_PARAMETERS(w), const float override, const uint exclude, const uint add
+
+/* The images around the place `at` of a walk, and their windows. */
+typedef struct forward {
+    __global const ATTO_T *x;
+    __global ATTO_T *y;
+    __global position_t *indices;
+    atto_index4 x_stride, y_stride, indices_stride;
+    axis rows, columns;
+    float override;
+    uint exclude;
+} forward;
+
+#define FORWARD_AT(at)                                                              \
+    {                                                                               \
+        x + x_at + REST_OF(at, x_stride), y + y_at + REST_OF(at, y_stride),         \
+            indices + indices_at + REST_OF(at, indices_stride), x_stride, y_stride, \
+            indices_stride, AXIS_OF(h), AXIS_OF(w), override, exclude               \
+    }
+
+typedef struct backward {
+    __global const ATTO_T *dy;
+    __global ATTO_T *dx;
+    __global const position_t *indices;
+    atto_index4 dy_stride, dx_stride, indices_stride;
+    axis rows, columns;
+    float override;
+    uint exclude, add;
+} backward;
+
+#define BACKWARD_AT(at)                                                               \
+    {                                                                                 \
+        dy + dy_at + REST_OF(at, dy_stride), dx + dx_at + REST_OF(at, dx_stride),     \
+            indices + indices_at + REST_OF(at, indices_stride), dy_stride, dx_stride, \
+            indices_stride, AXIS_OF(h), AXIS_OF(w), override, exclude, add            \
+    }
 
 /* ---- forward ---- */
+
+static inline int is_inside(forward f, place r, place q)
+{
+    return r >= 0 && r < f.rows.in && q >= 0 && q < f.columns.in;
+}
+
+/* What output (oh, ow) is divided by. */
+static inline float mean_of(forward f, place oh, place ow)
+{
+    return divisor_of(window_of(f.rows, oh), window_of(f.columns, ow), f.override, f.exclude);
+}
+
+/* Sums or maxima of a run of outputs. */
+ATTO_UNROLLED void store_outputs(forward f, place oh, place ow, float *best, const place *best_at)
+{
+    if (!ATTO_MAX) {
+        const float divisor = mean_of(f, oh, ow);
+#pragma unroll
+        for (uint k = 0; k < ATTO_RUN; k++) best[k] /= divisor;
+    }
+    store_run(f.y, PIXEL(oh, ow, f.y_stride), best);
+    if (ATTO_INDEX_OUT) store_run_positions(f.indices, PIXEL(oh, ow, f.indices_stride), best_at);
+}
 
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_pool_forward)
 ATTO_KERNEL void atto_pool_forward(FORWARD_PARAMETERS)
 {
     const atto_index t = (atto_index)get_global_id(0);
     if (t >= runs) return;
-    const axis rows = AXIS_OF(h), columns = AXIS_OF(w);
     const atto_index4 at = atto_walk(t, size, magic, shift);
-    const window high = window_of(rows, (place)HEIGHT_OF(at));
-    const window wide = window_of(columns, (place)WIDTH_OF(at));
-    const place none =
-        high.begin < high.end && wide.begin < wide.end ? high.begin * columns.in + wide.begin : -1;
+    const forward f = FORWARD_AT(at);
+    const place oh = HEIGHT_OF(at), ow = WIDTH_OF(at);
+    const window high = window_of(f.rows, oh), wide = window_of(f.columns, ow);
+    const int is_empty = high.begin >= high.end || wide.begin >= wide.end;
     float best[ATTO_RUN];
     place best_at[ATTO_RUN];
-#pragma unroll
-    for (uint k = 0; k < ATTO_RUN; k++) {
-        best[k] = FILL;
-        best_at[k] = none;
-    }
-    x += x_at + REST_OF(at, x_stride);
-#if ATTO_CHANNELS && ATTO_WINDOW && ATTO_VECTORS
-    const place top = (place)HEIGHT_OF(at) * rows.stride - rows.padding;
-    const place left = (place)WIDTH_OF(at) * columns.stride - columns.padding;
-    uint4 raw[ATTO_WINDOW * ATTO_WINDOW];
-#pragma unroll
-    for (int i = 0; i < ATTO_WINDOW * ATTO_WINDOW; i++) {
-        const place r = top + i / ATTO_WINDOW, q = left + i % ATTO_WINDOW;
-        if (r >= 0 && r < rows.in && q >= 0 && q < columns.in)
-            raw[i] = atto_fetch(x, PIXEL(r, q, x_stride) / ATTO_VEC);
-    }
-#pragma unroll
-    for (int i = 0; i < ATTO_WINDOW * ATTO_WINDOW; i++) {
-        const place r = top + i / ATTO_WINDOW, q = left + i % ATTO_WINDOW;
-        if (!(r >= 0 && r < rows.in && q >= 0 && q < columns.in)) continue;
-        float v[ATTO_VEC];
-        atto_unpack(raw[i], v);
-#pragma unroll
-        for (uint k = 0; k < ATTO_RUN; k++) fold(&best[k], &best_at[k], v[k], r * columns.in + q);
-    }
-#else
-    for (place r = high.begin; r < high.end; r += rows.dilation)
-        for (place q = wide.begin; q < wide.end; q += columns.dilation) {
+    begin_run(best, best_at, is_empty ? -1 : high.begin * f.columns.in + wide.begin);
+    for (place r = high.begin; r < high.end; r += f.rows.dilation)
+        for (place q = wide.begin; q < wide.end; q += f.columns.dilation) {
             float v[ATTO_RUN];
-            load_run(x, PIXEL(r, q, x_stride), v);
-#pragma unroll
-            for (uint k = 0; k < ATTO_RUN; k++)
-                fold(&best[k], &best_at[k], v[k], r * columns.in + q);
+            load_run(f.x, PIXEL(r, q, f.x_stride), v);
+            fold_run(best, best_at, v, r * f.columns.in + q);
         }
+    store_outputs(f, oh, ow, best, best_at);
+}
 #endif
-#if !ATTO_MAX
-    const float divisor = divisor_of(high, wide, override, exclude);
+
+#if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_pool_forward_unrolled)
+#define TAPS (ATTO_WINDOW * ATTO_WINDOW)
+
+ATTO_KERNEL void atto_pool_forward_unrolled(FORWARD_PARAMETERS)
+{
+    const atto_index t = (atto_index)get_global_id(0);
+    if (t >= runs) return;
+    const atto_index4 at = atto_walk(t, size, magic, shift);
+    const forward f = FORWARD_AT(at);
+    const place oh = HEIGHT_OF(at), ow = WIDTH_OF(at);
+    const place top = oh * f.rows.stride - f.rows.padding;
+    const place left = ow * f.columns.stride - f.columns.padding;
+    uint4 raw[TAPS];
 #pragma unroll
-    for (uint k = 0; k < ATTO_RUN; k++) best[k] /= divisor;
+    for (int i = 0; i < TAPS; i++) {
+        const place r = top + i / ATTO_WINDOW, q = left + i % ATTO_WINDOW;
+        if (is_inside(f, r, q)) raw[i] = atto_fetch(f.x, PIXEL(r, q, f.x_stride) / ATTO_VEC);
+    }
+    float best[ATTO_RUN];
+    place best_at[ATTO_RUN];
+    begin_run(best, best_at, max(top, (place)0) * f.columns.in + max(left, (place)0));
+#pragma unroll
+    for (int i = 0; i < TAPS; i++) {
+        const place r = top + i / ATTO_WINDOW, q = left + i % ATTO_WINDOW;
+        float v[ATTO_VEC];
+        if (!is_inside(f, r, q)) continue;
+        atto_unpack(raw[i], v);
+        fold_run(best, best_at, v, r * f.columns.in + q);
+    }
+    store_outputs(f, oh, ow, best, best_at);
+}
 #endif
-    const place oh = (place)HEIGHT_OF(at), ow = (place)WIDTH_OF(at);
-    store_run(y + y_at + REST_OF(at, y_stride), PIXEL(oh, ow, y_stride), best);
-#if ATTO_INDEX_OUT
-    store_run_positions(indices + indices_at + REST_OF(at, indices_stride),
-                        PIXEL(oh, ow, indices_stride), best_at);
-#endif
+
+#if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_pool_forward_down)
+/* The three vectors of row r from column `left` on; what lies outside is not loaded. */
+ATTO_UNROLLED void fetch_three(forward f, place r, place left, uint4 *raw)
+{
+#pragma unroll
+    for (int i = 0; i < 3; i++)
+        if (is_inside(f, r, left + i))
+            raw[i] = atto_fetch(f.x, PIXEL(r, left + i, f.x_stride) / ATTO_VEC);
+}
+
+/* Their maxima. Of nothing but -infinity the first element inside is the one. */
+ATTO_UNROLLED void max_three(forward f, place r, place left, const uint4 *raw, float *best,
+                             place *best_at)
+{
+    begin_run(best, best_at, max(r, (place)0) * f.columns.in + max(left, (place)0));
+#pragma unroll
+    for (int i = 0; i < 3; i++) {
+        float v[ATTO_VEC];
+        if (!is_inside(f, r, left + i)) continue;
+        atto_unpack(raw[i], v);
+        fold_run(best, best_at, v, r * f.columns.in + left + i);
+    }
+}
+
+/* best = best and a row below it. */
+ATTO_UNROLLED void fold_below(float *best, place *best_at, const float *v, const place *at)
+{
+#pragma unroll
+    for (uint k = 0; k < ATTO_RUN; k++) fold(&best[k], &best_at[k], v[k], at[k]);
+}
+
+/* size.y counts runs of `down` outputs. A window's maximum is that of its rows' maxima, in order,
+ * so the same one as in order of elements. Its last row is the first of the window below. */
+ATTO_KERNEL void atto_pool_forward_down(FORWARD_PARAMETERS, const uint down)
+{
+    const atto_index t = (atto_index)get_global_id(0);
+    if (t >= runs) return;
+    const atto_index4 at = atto_walk(t, size, magic, shift);
+    const forward f = FORWARD_AT(at);
+    const place first = HEIGHT_OF(at) * (place)down, ow = WIDTH_OF(at);
+    const place end = min(first + (place)down, f.rows.out);
+    const place left = ow * f.columns.stride - f.columns.padding;
+    float best[ATTO_RUN], below[ATTO_RUN];
+    place best_at[ATTO_RUN], below_at[ATTO_RUN];
+    uint4 middle[3], last[3];
+    place r = 2 * first - f.rows.padding;
+    fetch_three(f, r, left, last);
+    max_three(f, r, left, last, best, best_at);
+    for (place oh = first; oh < end; oh++) {
+        fetch_three(f, r + 1, left, middle);
+        fetch_three(f, r + 2, left, last);
+        max_three(f, r + 1, left, middle, below, below_at);
+        fold_below(best, best_at, below, below_at);
+        max_three(f, r + 2, left, last, below, below_at);
+        fold_below(best, best_at, below, below_at);
+        store_outputs(f, oh, ow, best, best_at);
+        r += 2;
+#pragma unroll
+        for (uint k = 0; k < ATTO_RUN; k++) {
+            best[k] = below[k];
+            best_at[k] = below_at[k];
+        }
+    }
 }
 #endif
 
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_pool_forward_lanes)
-#define IN_FLIGHT 4 /* loads of a work-item before it folds them */
+/* Elements first, first + along, ... of row r, before end. A part of `best` without a position
+ * takes the first one that comes. */
+ATTO_UNROLLED void fold_share(forward f, place r, place first, place end, place along, float *best,
+                              place *best_at)
+{
+    for (place q = first; q < end; q += along * ATTO_ITEMS) {
+        float v[ATTO_ITEMS][ATTO_RUN];
+#pragma unroll
+        for (int j = 0; j < ATTO_ITEMS; j++)
+            if (q + j * along < end) load_run(f.x, PIXEL(r, q + j * along, f.x_stride), v[j]);
+#pragma unroll
+        for (int j = 0; j < ATTO_ITEMS; j++) {
+            if (q + j * along >= end) continue;
+#pragma unroll
+            for (uint k = 0; k < ATTO_RUN; k++) {
+                const place apart = ATTO_CHANNELS ? 0 : (place)k;
+                const place here = r * f.columns.in + q + j * along + apart;
+                if (ATTO_MAX && best_at[k] < 0) best_at[k] = here;
+                fold(&best[k], &best_at[k], v[j][k], here);
+            }
+        }
+    }
+}
+
+#define KEPT (ATTO_CHANNELS ? ATTO_RUN : 1) /* outputs of a unit of lanes */
+
+ATTO_UNROLLED void put_lane(__local float *values, __local place *places, const float *best,
+                            const place *best_at)
+{
+#pragma unroll
+    for (uint k = 0; k < KEPT; k++) {
+        values[k * ATTO_WG + get_local_id(0)] = best[k];
+        if (ATTO_MAX) places[k * ATTO_WG + get_local_id(0)] = best_at[k];
+    }
+}
+
+/* Leaves what all lanes have in the first one. Neighbouring lanes are work-items `apart` from each
+ * other. */
+ATTO_UNROLLED void meet(__local float *values, __local place *places, uint lane, uint lanes,
+                        uint apart, float *best, place *best_at)
+{
+    put_lane(values, places, best, best_at);
+    for (uint half_lanes = lanes / 2; half_lanes > 0; half_lanes /= 2) {
+        barrier(CLK_LOCAL_MEM_FENCE);
+        if (lane < half_lanes) {
+            const uint other = (uint)get_local_id(0) + half_lanes * apart;
+#pragma unroll
+            for (uint k = 0; k < KEPT; k++)
+                join(&best[k], &best_at[k], values[k * ATTO_WG + other],
+                     ATTO_MAX ? places[k * ATTO_WG + other] : 0);
+            put_lane(values, places, best, best_at);
+        }
+    }
+}
 
 /* Neighbouring work-items read neighbours: along channels other runs, along width other lanes. There a
  * vector is ATTO_VEC elements of one window, which begins and ends at 16 bytes. */
 ATTO_KERNEL void atto_pool_forward_lanes(FORWARD_PARAMETERS, const uint lanes, const uint across)
 {
-    __local float values[ATTO_WG];
-#if ATTO_MAX
-    __local place places[ATTO_WG];
-#endif
+    __local float values[KEPT * ATTO_WG];
+    __local place places[ATTO_MAX ? KEPT * ATTO_WG : 1];
     const uint item = (uint)get_local_id(0), units = ATTO_WG / lanes;
-#if ATTO_CHANNELS
-    const uint unit = item % units, lane = item / units, apart = units;
-    const place take = 1;
-#else
-    const uint unit = item / lanes, lane = item % lanes, apart = 1;
-    const place take = ATTO_VECTORS ? ATTO_VEC : 1;
-#endif
+    const uint unit = ATTO_CHANNELS ? item % units : item / lanes;
+    const uint lane = ATTO_CHANNELS ? item / units : item % lanes;
     const atto_index t = (atto_index)get_group_id(0) * units + unit;
     const uint exists = t < runs;
-    const axis rows = AXIS_OF(h), columns = AXIS_OF(w);
     atto_index4 at = atto_walk(exists ? t : 0, size, magic, shift);
     if (!ATTO_CHANNELS) at.w /= ATTO_RUN; /* it counts outputs */
-    const window high = window_of(rows, (place)HEIGHT_OF(at));
-    const window wide = window_of(columns, (place)WIDTH_OF(at));
-    x += x_at + REST_OF(at, x_stride);
+    const forward f = FORWARD_AT(at);
+    const place oh = HEIGHT_OF(at), ow = WIDTH_OF(at);
+    const window high = window_of(f.rows, oh), wide = window_of(f.columns, ow);
 
     float best[ATTO_RUN];
     place best_at[ATTO_RUN];
-#pragma unroll
-    for (uint k = 0; k < ATTO_RUN; k++) {
-        best[k] = FILL;
-        best_at[k] = -1;
-    }
-    const place down = (place)(lanes / across) * rows.dilation;
-    const place along = (place)across * columns.dilation * take;
-    const place top = high.begin + (place)(lane / across) * rows.dilation;
-    const place left = wide.begin + (place)(lane % across) * columns.dilation * take;
+    begin_run(best, best_at, -1);
+    const place step = f.columns.dilation * (ATTO_CHANNELS ? 1 : ATTO_RUN);
+    const place down = (place)(lanes / across) * f.rows.dilation, along = (place)across * step;
+    const place top = high.begin + (place)(lane / across) * f.rows.dilation;
+    const place left = wide.begin + (place)(lane % across) * step;
     for (place r = top; exists && r < high.end; r += down)
-        for (place q = left; q < wide.end; q += along * IN_FLIGHT) {
-            float v[IN_FLIGHT][ATTO_RUN];
+        fold_share(f, r, left, wide.end, along, best, best_at);
+    if (!ATTO_CHANNELS) { /* one output */
 #pragma unroll
-            for (int j = 0; j < IN_FLIGHT; j++)
-                if (q + j * along < wide.end) load_run(x, PIXEL(r, q + j * along, x_stride), v[j]);
-#pragma unroll
-            for (int j = 0; j < IN_FLIGHT; j++) {
-                if (q + j * along >= wide.end) continue;
-#pragma unroll
-                for (uint k = 0; k < ATTO_RUN; k++) {
-                    const place here =
-                        r * columns.in + q + j * along + (ATTO_CHANNELS ? 0 : (place)k);
-                    if (ATTO_MAX && best_at[k] < 0) best_at[k] = here;
-                    fold(&best[k], &best_at[k], v[j][k], here);
-                }
-            }
-        }
-#if !ATTO_CHANNELS && ATTO_VECTORS /* one output */
-#pragma unroll
-    for (uint k = 1; k < ATTO_RUN; k++) join(&best[0], &best_at[0], best[k], best_at[k]);
-#endif
-
-#pragma unroll
-    for (uint k = 0; k < (ATTO_CHANNELS ? ATTO_RUN : 1); k++) {
-        barrier(CLK_LOCAL_MEM_FENCE); /* whoever still reads the last one */
-        values[item] = best[k];
-#if ATTO_MAX
-        places[item] = best_at[k];
-#endif
-        for (uint half_lanes = lanes / 2; half_lanes > 0; half_lanes /= 2) {
-            barrier(CLK_LOCAL_MEM_FENCE);
-            if (lane < half_lanes) {
-                const uint other = item + half_lanes * apart;
-#if ATTO_MAX
-                join(&best[k], &best_at[k], values[other], places[other]);
-                places[item] = best_at[k];
-#else
-                join(&best[k], &best_at[k], values[other], 0);
-#endif
-                values[item] = best[k];
-            }
-        }
+        for (uint k = 1; k < ATTO_RUN; k++) join(&best[0], &best_at[0], best[k], best_at[k]);
     }
+    meet(values, places, lane, lanes, ATTO_CHANNELS ? units : 1, best, best_at);
     if (!exists || lane != 0) return; /* no barrier follows */
-#if !ATTO_MAX
-    const float divisor = divisor_of(high, wide, override, exclude);
-#pragma unroll
-    for (uint k = 0; k < ATTO_RUN; k++) best[k] /= divisor;
-#endif
-    const place oh = (place)HEIGHT_OF(at), ow = (place)WIDTH_OF(at);
-    y += y_at + REST_OF(at, y_stride);
-#if ATTO_INDEX_OUT
-    indices += indices_at + REST_OF(at, indices_stride);
-#endif
 #if ATTO_CHANNELS
-    store_run(y, PIXEL(oh, ow, y_stride), best);
-#if ATTO_INDEX_OUT
-    store_run_positions(indices, PIXEL(oh, ow, indices_stride), best_at);
-#endif
-#else /* rows of outputs may have become columns */
-    atto_store(y, (atto_index)oh * y_stride.z + (atto_index)ow * y_stride.w, best[0]);
-#if ATTO_INDEX_OUT
-    indices[(atto_index)oh * indices_stride.z + (atto_index)ow * indices_stride.w] =
-        (position_t)best_at[0];
-#endif
+    store_outputs(f, oh, ow, best, best_at);
+#else
+    atto_store(f.y, PIXEL(oh, ow, f.y_stride), ATTO_MAX ? best[0] : best[0] / mean_of(f, oh, ow));
+    if (ATTO_INDEX_OUT) f.indices[PIXEL(oh, ow, f.indices_stride)] = (position_t)best_at[0];
 #endif
 }
 #endif
 
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_pool_forward_paired)
+/* Row r from column `left` on, and the element before it; what does not exist is FILL. */
+ATTO_UNROLLED void load_row(forward f, place r, place left, uint aligned, float *v, float *before)
+{
+    const uint inside = r >= 0 && r < f.rows.in;
+    const place count = inside ? f.columns.in - left : 0;
+    const atto_index from = PIXEL(inside ? r : 0, left, f.x_stride);
+    load_part(f.x, from, count, aligned, v);
+    load_part(f.x, from + ATTO_VEC, count - ATTO_VEC, aligned, v + ATTO_VEC);
+    *before = ATTO_WINDOW == 3 && inside && left > 0 ? atto_load(f.x, from - 1) : FILL;
+}
+
 /* aligned: bit 0: rows of x begin at 16 bytes, 1: those of y, 2: those of indices. */
 ATTO_KERNEL void atto_pool_forward_paired(FORWARD_PARAMETERS, const uint aligned)
 {
     const atto_index t = (atto_index)get_global_id(0);
     if (t >= runs) return;
-    const axis rows = AXIS_OF(h), columns = AXIS_OF(w);
     const atto_index4 at = atto_walk(t, size, magic, shift);
-    const place oh = (place)at.z, ow = (place)at.w, edge = ATTO_WINDOW == 3;
-    const place top = 2 * oh - edge, left = 2 * ow;
-    float best[ATTO_VEC];
+    const forward f = FORWARD_AT(at);
+    const place oh = HEIGHT_OF(at), ow = WIDTH_OF(at), edge = ATTO_WINDOW == 3;
+    const place top = 2 * oh - edge, left = 2 * ow, count = f.columns.out - ow;
+    float best[ATTO_VEC], v[ATTO_WINDOW][2 * ATTO_VEC], before[ATTO_WINDOW];
     place best_at[ATTO_VEC];
 #pragma unroll
     for (int k = 0; k < ATTO_VEC; k++) {
         best[k] = FILL;
-        best_at[k] = max(top, (place)0) * columns.in + max(left + 2 * k - edge, (place)0);
-    }
-    x += x_at + REST_OF(at, x_stride);
-    float v[ATTO_WINDOW][2 * ATTO_VEC], before[ATTO_WINDOW];
-#pragma unroll
-    for (int i = 0; i < ATTO_WINDOW; i++) {
-        const place r = top + i;
-        const uint inside = r >= 0 && r < rows.in;
-        const place count = inside ? columns.in - left : 0;
-        const atto_index from = PIXEL(inside ? r : 0, left, x_stride);
-        load_part(x, from, count, aligned & 1u, v[i]);
-        load_part(x, from + ATTO_VEC, count - ATTO_VEC, aligned & 1u, v[i] + ATTO_VEC);
-        before[i] = edge && inside && left > 0 ? atto_load(x, from - 1) : FILL;
+        best_at[k] = max(top, (place)0) * f.columns.in + max(left + 2 * k - edge, (place)0);
     }
 #pragma unroll
+    for (int i = 0; i < ATTO_WINDOW; i++)
+        load_row(f, top + i, left, aligned & 1u, v[i], &before[i]);
+#pragma unroll
     for (int i = 0; i < ATTO_WINDOW; i++) {
-        const place row = (top + i) * columns.in + left;
+        const place first = (top + i) * f.columns.in + left;
 #pragma unroll
         for (int k = 0; k < ATTO_VEC; k++) {
 #if ATTO_WINDOW == 3
             fold(&best[k], &best_at[k], k == 0 ? before[i] : v[i][k == 0 ? 0 : 2 * k - 1],
-                 row + 2 * k - 1);
+                 first + 2 * k - 1);
 #endif
-            fold(&best[k], &best_at[k], v[i][2 * k], row + 2 * k);
-            fold(&best[k], &best_at[k], v[i][2 * k + 1], row + 2 * k + 1);
+            fold(&best[k], &best_at[k], v[i][2 * k], first + 2 * k);
+            fold(&best[k], &best_at[k], v[i][2 * k + 1], first + 2 * k + 1);
         }
     }
-#if !ATTO_MAX
-    const window high = window_of(rows, oh);
+    if (!ATTO_MAX) {
 #pragma unroll
-    for (int k = 0; k < ATTO_VEC; k++)
-        best[k] /= divisor_of(high, window_of(columns, ow + k), override, exclude);
-#endif
-    const place count = columns.out - ow;
-    store_part(y + y_at + REST_OF(at, y_stride), PIXEL(oh, ow, y_stride), count, aligned & 2u,
-               best);
-#if ATTO_INDEX_OUT
-    position_t positions[ATTO_VEC];
-#pragma unroll
-    for (int k = 0; k < ATTO_VEC; k++) positions[k] = (position_t)best_at[k];
-    store_positions(indices + indices_at + REST_OF(at, indices_stride),
-                    PIXEL(oh, ow, indices_stride), count, aligned & 4u, positions);
-#endif
+        for (int k = 0; k < ATTO_VEC; k++) best[k] /= mean_of(f, oh, ow + k);
+    }
+    store_part(f.y, PIXEL(oh, ow, f.y_stride), count, aligned & 2u, best);
+    if (ATTO_INDEX_OUT)
+        store_positions(f.indices, PIXEL(oh, ow, f.indices_stride), count, aligned & 4u, best_at);
 }
 #endif
 
 /* ---- backward ---- */
 
-#if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_pool_backward)
-#define OWNERS (ATTO_WINDOW - 1) /* windows along an axis that reach two pixels */
-
-#if !ATTO_MAX
-/* What a window's gradient is multiplied by. */
-static inline float share_of(axis rows, axis columns, place oh, place ow, float override,
-                             uint exclude)
+/* What the gradient of output (oh, ow) is multiplied by. */
+static inline float share_of(backward b, place oh, place ow)
 {
-    if (override != 0.0f) return 1.0f / override;
-    return 1.0f / divisor_of(window_of(rows, oh), window_of(columns, ow), override, exclude);
+    if (b.override != 0.0f) return 1.0f / b.override;
+    return 1.0f /
+           divisor_of(window_of(b.rows, oh), window_of(b.columns, ow), b.override, b.exclude);
 }
-#endif
+
+/* A run of dx, or of dx + g. */
+ATTO_UNROLLED void store_gradient(__global ATTO_T *dx, atto_index to, uint add, float *g)
+{
+    if (add) {
+        float old[ATTO_RUN];
+        load_run(dx, to, old);
+        atto_add_run(g, old);
+    }
+    store_run(dx, to, g);
+}
+
+#if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_pool_backward)
+/* Adds what elements (r, q), (r, q + 1), ... get from outputs of row oh. */
+ATTO_UNROLLED void add_windows(backward b, place r, place q, place oh, float *sum)
+{
+#pragma unroll
+    for (uint k = 0; k < ATTO_RUN; k++) {
+        const place last = last_of(b.columns, q + (place)k);
+        const position_t here = (position_t)(r * b.columns.in + q + (place)k);
+        for (place ow = first_of(b.columns, q + (place)k); ow <= last; ow++) {
+            const float v = atto_load(b.dy, PIXEL(oh, ow, b.dy_stride));
+            if (ATTO_MAX)
+                sum[k] += b.indices[PIXEL(oh, ow, b.indices_stride)] == here ? v : 0.0f;
+            else
+                sum[k] += v * share_of(b, oh, ow);
+        }
+    }
+}
+
+/* The same where only output (oh, ow) reaches over the run. */
+ATTO_UNROLLED void add_window(backward b, place r, place q, place oh, place ow, float *sum)
+{
+    const float v = atto_load(b.dy, PIXEL(oh, ow, b.dy_stride));
+    const position_t index = ATTO_MAX ? b.indices[PIXEL(oh, ow, b.indices_stride)] : 0;
+    const window wide = window_of(b.columns, ow);
+    const float part = ATTO_MAX ? v : v * share_of(b, oh, ow);
+#pragma unroll
+    for (uint k = 0; k < ATTO_RUN; k++) {
+        const place here = q + (place)k;
+        const int owns = ATTO_MAX ? index == (position_t)(r * b.columns.in + here)
+                                  : here >= wide.begin && here < wide.end;
+        sum[k] += owns ? part : 0.0f;
+    }
+}
 
 ATTO_KERNEL void atto_pool_backward(BACKWARD_PARAMETERS)
 {
     const atto_index t = (atto_index)get_global_id(0);
     if (t >= runs) return;
-    const axis rows = AXIS_OF(h), columns = AXIS_OF(w);
     const atto_index4 at = atto_walk(t, size, magic, shift);
-    dy += dy_at + REST_OF(at, dy_stride);
-    dx += dx_at + REST_OF(at, dx_stride);
-#if ATTO_INDEX_OUT
-    indices += indices_at + REST_OF(at, indices_stride);
+    const backward b = BACKWARD_AT(at);
+    const place r = HEIGHT_OF(at), q = WIDTH_OF(at), oh_last = last_of(b.rows, r);
+    const place ow = first_of(b.columns, q);
+    const int is_one = ATTO_RUN > 1 && ow == last_of(b.columns, q + ATTO_RUN - 1);
+    float sum[ATTO_RUN] = { 0.0f };
+    for (place oh = first_of(b.rows, r); oh <= oh_last; oh++) {
+        if (is_one) /* large windows */
+            add_window(b, r, q, oh, ow, sum);
+        else
+            add_windows(b, r, q, oh, sum);
+    }
+    store_gradient(b.dx, PIXEL(r, q, b.dx_stride), b.add, sum);
+}
 #endif
-#if ATTO_CHANNELS && ATTO_WINDOW && ATTO_VECTORS
-    /* The windows that own the pixels; what does not exist is 0, and no index. */
-    uint4 raw[OWNERS * OWNERS];
-#if ATTO_MAX
-    position_t index[OWNERS * OWNERS][ATTO_VEC];
-#else
-    float share[OWNERS * OWNERS];
-#endif
+
+#if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_pool_backward_channels)
+/* Adds what pixel (r, q) gets from output (oh, ow). */
+ATTO_UNROLLED void add_output(backward b, place r, place q, place oh, place ow, float *sum)
+{
+    const float share = ATTO_MAX ? 1.0f : share_of(b, oh, ow);
+    const position_t here = (position_t)(r * b.columns.in + q);
+    position_t index[ATTO_RUN];
+    float v[ATTO_RUN];
+    load_run(b.dy, PIXEL(oh, ow, b.dy_stride), v);
+    if (ATTO_MAX) load_run_positions(b.indices, PIXEL(oh, ow, b.indices_stride), index);
 #pragma unroll
-    for (int i = 0; i < OWNERS * OWNERS; i++) {
-        const place oh = (place)HEIGHT_OF(at) + i / OWNERS, ow = (place)WIDTH_OF(at) + i % OWNERS;
-        const uint exists = oh < rows.out && ow < columns.out;
-        raw[i] = exists ? atto_fetch(dy, PIXEL(oh, ow, dy_stride) / ATTO_VEC) : (uint4)(0);
-#if ATTO_MAX
-        load_positions(indices, PIXEL(oh, ow, indices_stride), exists ? ATTO_VEC : 0, 1, index[i]);
-#else
-        share[i] = exists ? share_of(rows, columns, oh, ow, override, exclude) : 0.0f;
+    for (uint k = 0; k < ATTO_RUN; k++) {
+        if (ATTO_MAX)
+            sum[k] += index[k] == here ? v[k] : 0.0f;
+        else
+            sum[k] += v[k] * share;
+    }
+}
+
+ATTO_KERNEL void atto_pool_backward_channels(BACKWARD_PARAMETERS)
+{
+    const atto_index t = (atto_index)get_global_id(0);
+    if (t >= runs) return;
+    const atto_index4 at = atto_walk(t, size, magic, shift);
+    const backward b = BACKWARD_AT(at);
+#pragma unroll
+    for (int pixel = 0; pixel < 4; pixel++) {
+        const place r = 2 * HEIGHT_OF(at) + pixel / 2, q = 2 * WIDTH_OF(at) + pixel % 2;
+        const place oh_last = last_of(b.rows, r), ow_last = last_of(b.columns, q);
+        float sum[ATTO_RUN] = { 0.0f };
+        if (r >= b.rows.in || q >= b.columns.in) continue;
+        for (place oh = first_of(b.rows, r); oh <= oh_last; oh++)
+            for (place ow = first_of(b.columns, q); ow <= ow_last; ow++)
+                add_output(b, r, q, oh, ow, sum);
+        store_gradient(b.dx, PIXEL(r, q, b.dx_stride), b.add, sum);
+    }
+}
 #endif
+
+#if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_pool_backward_unrolled)
+#define OWNERS  (ATTO_WINDOW - 1) /* windows along an axis that reach two pixels */
+#define WINDOWS (OWNERS * OWNERS)
+
+/* Adds what the pixel (down, right) of four gets from the windows; here: its index. */
+ATTO_UNROLLED void add_owners(const uint4 *raw, const position_t (*index)[ATTO_VEC],
+                              const float *share, int down, int right, position_t here, float *sum)
+{
+#pragma unroll
+    for (int i = 0; i < WINDOWS; i++) {
+        float v[ATTO_VEC];
+        if (i / OWNERS > down || i % OWNERS > right) continue;
+        atto_unpack(raw[i], v);
+#pragma unroll
+        for (uint k = 0; k < ATTO_VEC; k++) {
+            if (ATTO_MAX)
+                sum[k] += index[i][k] == here ? v[k] : 0.0f;
+            else
+                sum[k] += v[k] * share[i];
+        }
+    }
+}
+
+ATTO_KERNEL void atto_pool_backward_unrolled(BACKWARD_PARAMETERS)
+{
+    const atto_index t = (atto_index)get_global_id(0);
+    if (t >= runs) return;
+    const atto_index4 at = atto_walk(t, size, magic, shift);
+    const backward b = BACKWARD_AT(at);
+    /* The windows that own the pixels; what does not exist is 0, and no index. */
+    uint4 raw[WINDOWS];
+    position_t index[WINDOWS][ATTO_VEC];
+    float share[WINDOWS];
+#pragma unroll
+    for (int i = 0; i < WINDOWS; i++) {
+        const place oh = HEIGHT_OF(at) + i / OWNERS, ow = WIDTH_OF(at) + i % OWNERS;
+        const uint exists = oh < b.rows.out && ow < b.columns.out;
+        const atto_index from = PIXEL(oh, ow, b.indices_stride);
+        raw[i] = exists ? atto_fetch(b.dy, PIXEL(oh, ow, b.dy_stride) / ATTO_VEC) : (uint4)(0);
+        if (ATTO_MAX)
+            load_positions(b.indices, from, exists ? ATTO_VEC : 0, 1, index[i]);
+        else
+            share[i] = exists ? share_of(b, oh, ow) : 0.0f;
     }
 #pragma unroll
     for (int pixel = 0; pixel < 4; pixel++) {
         const int down = pixel / 2, right = pixel % 2;
-        const place r = 2 * (place)HEIGHT_OF(at) + down, q = 2 * (place)WIDTH_OF(at) + right;
-        if (r >= rows.in || q >= columns.in) continue;
-        float sum[ATTO_VEC];
-#pragma unroll
-        for (uint k = 0; k < ATTO_VEC; k++) sum[k] = 0.0f;
-#pragma unroll
-        for (int i = 0; i < OWNERS * OWNERS; i++) {
-            float v[ATTO_VEC];
-            if (i / OWNERS > down || i % OWNERS > right) continue;
-            atto_unpack(raw[i], v);
-#pragma unroll
-            for (uint k = 0; k < ATTO_VEC; k++) {
-#if ATTO_MAX
-                sum[k] += index[i][k] == (position_t)(r * columns.in + q) ? v[k] : 0.0f;
-#else
-                sum[k] += v[k] * share[i];
-#endif
-            }
-        }
-        const atto_index to = PIXEL(r, q, dx_stride);
-        if (add) {
-            float old[ATTO_VEC];
-            load_run(dx, to, old);
-            atto_add_run(sum, old);
-        }
-        store_run(dx, to, sum);
+        const place r = 2 * HEIGHT_OF(at) + down, q = 2 * WIDTH_OF(at) + right;
+        float sum[ATTO_VEC] = { 0.0f };
+        if (r >= b.rows.in || q >= b.columns.in) continue;
+        add_owners(raw, index, share, down, right, (position_t)(r * b.columns.in + q), sum);
+        store_gradient(b.dx, PIXEL(r, q, b.dx_stride), b.add, sum);
     }
 }
-#else
-#if ATTO_CHANNELS
-#pragma unroll
-    for (int pixel = 0; pixel < 4; pixel++) {
-        const place r = 2 * (place)HEIGHT_OF(at) + pixel / 2;
-        const place q = 2 * (place)WIDTH_OF(at) + pixel % 2;
-        if (r >= rows.in || q >= columns.in) continue;
-#else
-    {
-        const place r = (place)HEIGHT_OF(at), q = (place)WIDTH_OF(at);
-#endif
-        float sum[ATTO_RUN];
-#pragma unroll
-        for (uint k = 0; k < ATTO_RUN; k++) sum[k] = 0.0f;
-        const place oh_last = last_of(rows, r);
-        for (place oh = first_of(rows, r); oh <= oh_last; oh++) {
-#if ATTO_CHANNELS
-            const place ow_last = last_of(columns, q);
-            for (place ow = first_of(columns, q); ow <= ow_last; ow++) {
-                float v[ATTO_RUN];
-                load_run(dy, PIXEL(oh, ow, dy_stride), v);
-#if ATTO_MAX
-                position_t index[ATTO_RUN];
-                load_run_positions(indices, PIXEL(oh, ow, indices_stride), index);
-                const position_t here = (position_t)(r * columns.in + q);
-#pragma unroll
-                for (uint k = 0; k < ATTO_RUN; k++) sum[k] += index[k] == here ? v[k] : 0.0f;
-#else
-                const float share = share_of(rows, columns, oh, ow, override, exclude);
-#pragma unroll
-                for (uint k = 0; k < ATTO_RUN; k++) sum[k] += v[k] * share;
-#endif
-            }
-#else
-            const place reached = first_of(columns, q);
-            if (ATTO_RUN > 1 && reached == last_of(columns, q + ATTO_RUN - 1)) { /* large windows */
-                const float v = atto_load(dy, PIXEL(oh, reached, dy_stride));
-#if ATTO_MAX
-                const position_t index = indices[PIXEL(oh, reached, indices_stride)];
-#pragma unroll
-                for (uint k = 0; k < ATTO_RUN; k++)
-                    sum[k] += index == (position_t)(r * columns.in + q + (place)k) ? v : 0.0f;
-#else
-                const window wide = window_of(columns, reached);
-                const float part = v * share_of(rows, columns, oh, reached, override, exclude);
-#pragma unroll
-                for (uint k = 0; k < ATTO_RUN; k++)
-                    sum[k] += q + (place)k >= wide.begin && q + (place)k < wide.end ? part : 0.0f;
-#endif
-                continue;
-            }
-#pragma unroll
-            for (uint k = 0; k < ATTO_RUN; k++) {
-                const place ow_last = last_of(columns, q + (place)k);
-                for (place ow = first_of(columns, q + (place)k); ow <= ow_last; ow++) {
-                    const float v = atto_load(dy, PIXEL(oh, ow, dy_stride));
-#if ATTO_MAX
-                    const position_t here = (position_t)(r * columns.in + q + (place)k);
-                    sum[k] += indices[PIXEL(oh, ow, indices_stride)] == here ? v : 0.0f;
-#else
-                    sum[k] += v * share_of(rows, columns, oh, ow, override, exclude);
-#endif
-                }
-            }
-#endif
-        }
-        const atto_index to = PIXEL(r, q, dx_stride);
-        if (add) {
-            float old[ATTO_RUN];
-            load_run(dx, to, old);
-            atto_add_run(sum, old);
-        }
-        store_run(dx, to, sum);
-    }
-}
-#endif
 #endif
 
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_pool_backward_whole)
-#define SPREAD 4
-
-/* Elements `to`, `to` + 1, ... of an image; its gradients at dy, their indices at `indices`. */
-ATTO_UNROLLED void whole_run(__global const ATTO_T *dy,
-#if ATTO_MAX
-                             __global const position_t *indices,
-#endif
+/* Elements `to`, `to` + 1, ... of an image; its gradients at dy, their indices at `indices`. Along
+ * channels those are a pixel's channels, in which `channel` counts. */
+ATTO_UNROLLED void whole_run(__global const ATTO_T *dy, __global const position_t *indices,
                              axis channel, atto_index to, float override, float *g)
 {
-#if ATTO_CHANNELS /* a pixel's channels, in which `channel` counts */
+    position_t index[ATTO_RUN];
+#if ATTO_CHANNELS
     const place pixel = by_stride(channel, (place)to);
     const atto_index first = to - (atto_index)(pixel * channel.stride);
     load_run(dy, first, g);
-#endif
-#if ATTO_MAX && ATTO_CHANNELS
-    position_t index[ATTO_RUN];
-    load_run_positions(indices, first, index);
-#elif ATTO_MAX
-    const position_t index = indices[0];
+    if (ATTO_MAX) load_run_positions(indices, first, index);
 #endif
 #pragma unroll
     for (uint k = 0; k < ATTO_RUN; k++) {
-#if ATTO_MAX && ATTO_CHANNELS
-        g[k] = index[k] == (position_t)pixel ? g[k] : 0.0f;
-#elif ATTO_MAX
-        g[k] = index == (position_t)(to + k) ? atto_load(dy, 0) : 0.0f;
-#elif ATTO_CHANNELS
-            g[k] *= 1.0f / override;
-#else
-            g[k] = atto_load(dy, 0) * (1.0f / override);
+#if !ATTO_CHANNELS
+        const place pixel = (place)(to + k);
+        g[k] = atto_load(dy, 0);
+        if (ATTO_MAX) index[k] = indices[0];
 #endif
+        if (ATTO_MAX)
+            g[k] = index[k] == (position_t)pixel ? g[k] : 0.0f;
+        else
+            g[k] *= 1.0f / override;
     }
 }
 
@@ -782,109 +605,92 @@ ATTO_KERNEL void atto_pool_backward_whole(BACKWARD_PARAMETERS)
     const axis channel = AXIS_OF(w);
     const atto_index4 at = atto_walk((atto_index)get_group_id(0), size, magic, shift);
     const atto_index first =
-        at.w * (SPREAD * ATTO_WG) + (atto_index)get_local_id(0) * ATTO_RUN; /* at.w: runs */
-    dy += dy_at + (at.x * dy_stride.x + (ATTO_CHANNELS ? 0 : at.y * dy_stride.y));
-    dx += dx_at + (at.x * dx_stride.x + (ATTO_CHANNELS ? 0 : at.y * dx_stride.y));
-#if ATTO_MAX
-    indices +=
-        indices_at + (at.x * indices_stride.x + (ATTO_CHANNELS ? 0 : at.y * indices_stride.y));
-#endif
+        at.w * (ATTO_ITEMS * ATTO_WG) + (atto_index)get_local_id(0) * ATTO_RUN; /* at.w: runs */
+    const atto_index plane = ATTO_CHANNELS ? 0 : at.y;
+    dy += dy_at + at.x * dy_stride.x + plane * dy_stride.y;
+    dx += dx_at + at.x * dx_stride.x + plane * dx_stride.y;
+    if (ATTO_MAX) indices += indices_at + at.x * indices_stride.x + plane * indices_stride.y;
 #pragma unroll
-    for (uint j = 0; j < SPREAD; j++) {
+    for (uint j = 0; j < ATTO_ITEMS; j++) {
         const atto_index to = first + j * (ATTO_WG * ATTO_RUN);
         float g[ATTO_RUN];
         if (to >= row) continue;
-#if ATTO_MAX
         whole_run(dy, indices, channel, to, override, g);
-#else
-        whole_run(dy, channel, to, override, g);
-#endif
-        if (add) {
-            float old[ATTO_RUN];
-            load_run(dx, to, old);
-            atto_add_run(g, old);
-        }
-        store_run(dx, to, g);
+        store_gradient(dx, to, add, g);
     }
 }
 #endif
 
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_pool_backward_paired)
+/* Gradients of outputs ow to ow + SPAN of row oh, as their elements get them, and indices; what
+ * does not exist is 0, and no index. */
+ATTO_UNROLLED void load_outputs(backward b, place oh, place ow, uint aligned, float *v,
+                                position_t *index)
+{
+    const uint inside = oh < b.rows.out;
+    const place row = inside ? oh : 0, count = inside ? b.columns.out - ow : 0;
+    const atto_index from = PIXEL(row, ow, b.dy_stride), at = PIXEL(row, ow, b.indices_stride);
+    load_span(b.dy, from, count, aligned & 2u, v);
+    v[SPAN] = ATTO_WINDOW == 3 && count > SPAN ? atto_load(b.dy, from + SPAN) : 0.0f;
+    if (ATTO_MAX) {
+        load_span_positions(b.indices, at, count, aligned & 4u, index);
+        index[SPAN] = ATTO_WINDOW == 3 && count > SPAN ? b.indices[at + SPAN] : (position_t)-1;
+        return;
+    }
+    const window high = window_of(b.rows, row);
+#pragma unroll
+    for (int k = 0; k <= SPAN; k++) {
+        if (b.override != 0.0f)
+            v[k] *= 1.0f / b.override;
+        else if (k < count)
+            v[k] /= divisor_of(high, window_of(b.columns, ow + k), b.override, b.exclude);
+    }
+}
+
+/* What the elements of a row get from those outputs: down: the lower of the two rows; here: its
+ * first index. */
+ATTO_UNROLLED void sum_outputs(const float (*v)[SPAN + 1], const position_t (*index)[SPAN + 1],
+                               int down, place here, float *sum)
+{
+#pragma unroll
+    for (int k = 0; k < ATTO_VEC; k++) {
+        sum[k] = 0.0f;
+#pragma unroll
+        for (int i = 0; i < ATTO_WINDOW - 1; i++)
+#pragma unroll
+            for (int o = 0; o < ATTO_WINDOW - 1; o++) {
+                if (i > down || o > k % 2) continue;
+                const int owns = !ATTO_MAX || index[i][k / 2 + o] == (position_t)(here + k);
+                sum[k] += owns ? v[i][k / 2 + o] : 0.0f;
+            }
+    }
+}
+
 /* aligned: bit 0: rows of dx begin at 16 bytes, 1: those of dy, 2: those of indices. */
 ATTO_KERNEL void atto_pool_backward_paired(BACKWARD_PARAMETERS, const uint aligned)
 {
     const atto_index t = (atto_index)get_global_id(0);
     if (t >= runs) return;
-    const axis rows = AXIS_OF(h), columns = AXIS_OF(w);
     const atto_index4 at = atto_walk(t, size, magic, shift);
-    const place ow = (place)at.w / 2, top = 2 * (place)at.z, left = 2 * ow;
-    dy += dy_at + REST_OF(at, dy_stride);
-    dx += dx_at + REST_OF(at, dx_stride);
-#if ATTO_INDEX_OUT
-    indices += indices_at + REST_OF(at, indices_stride);
-#endif
-    /* Outputs of a row; what does not exist is 0, and no index. */
+    const backward b = BACKWARD_AT(at);
+    const place ow = WIDTH_OF(at) / 2, left = 2 * ow, count = b.columns.in - left;
     float v[ATTO_WINDOW - 1][SPAN + 1];
-#if ATTO_MAX
     position_t index[ATTO_WINDOW - 1][SPAN + 1];
-#endif
 #pragma unroll
-    for (int i = 0; i < ATTO_WINDOW - 1; i++) {
-        const place oh = (place)at.z + i;
-        const uint inside = oh < rows.out;
-        const place count = inside ? columns.out - ow : 0;
-        const atto_index from = PIXEL(inside ? oh : 0, ow, dy_stride);
-        load_span(dy, from, count, aligned & 2u, v[i]);
-        v[i][SPAN] = ATTO_WINDOW == 3 && count > SPAN ? atto_load(dy, from + SPAN) : 0.0f;
-#if ATTO_MAX
-        const atto_index at_indices = PIXEL(inside ? oh : 0, ow, indices_stride);
-        load_span_positions(indices, at_indices, count, aligned & 4u, index[i]);
-        index[i][SPAN] =
-            ATTO_WINDOW == 3 && count > SPAN ? indices[at_indices + SPAN] : (position_t)-1;
-#else
-        const window high = window_of(rows, inside ? oh : 0);
+    for (int i = 0; i < ATTO_WINDOW - 1; i++)
+        load_outputs(b, HEIGHT_OF(at) + i, ow, aligned, v[i], index[i]);
 #pragma unroll
-        for (int k = 0; k <= SPAN; k++) {
-            if (override != 0.0f) {
-                v[i][k] *= 1.0f / override;
-            } else if (k < count) {
-                v[i][k] /= divisor_of(high, window_of(columns, ow + k), override, exclude);
-            }
+    for (int down = 0; down < 2; down++) {
+        const place r = 2 * HEIGHT_OF(at) + down;
+        const atto_index to = PIXEL(r, left, b.dx_stride);
+        float sum[ATTO_VEC], old[ATTO_VEC];
+        if (r >= b.rows.in) continue;
+        sum_outputs(v, index, down, r * b.columns.in + left, sum);
+        if (b.add) {
+            load_part(b.dx, to, count, aligned & 1u, old);
+            atto_add_run(sum, old);
         }
-#endif
-    }
-
-#pragma unroll
-    for (int row = 0; row < 2; row++) {
-        const place r = top + row;
-        if (r >= rows.in) continue;
-        float sum[ATTO_VEC];
-#pragma unroll
-        for (int k = 0; k < ATTO_VEC; k++) {
-#if ATTO_MAX
-            const position_t here = (position_t)(r * columns.in + left + k);
-#endif
-            sum[k] = 0.0f;
-#pragma unroll
-            for (int i = 0; i < (ATTO_WINDOW == 3 ? 1 + row : 1); i++)
-#pragma unroll
-                for (int o = k / 2; o < (ATTO_WINDOW == 3 ? k / 2 + 1 + k % 2 : k / 2 + 1); o++) {
-#if ATTO_MAX
-                    sum[k] += index[i][o] == here ? v[i][o] : 0.0f;
-#else
-                    sum[k] += v[i][o];
-#endif
-                }
-        }
-        const atto_index to = PIXEL(r, left, dx_stride);
-        const place count = columns.in - left;
-        if (add) {
-            float old[ATTO_VEC];
-            load_part(dx, to, count, aligned & 1u, old);
-#pragma unroll
-            for (int k = 0; k < ATTO_VEC; k++) sum[k] += old[k];
-        }
-        store_part(dx, to, count, aligned & 1u, sum);
+        store_part(b.dx, to, count, aligned & 1u, sum);
     }
 }
 #endif
