@@ -378,12 +378,13 @@ static const float *gradient(const job *j, const block *k, float *buffer)
 
 static grad_block load_grad(const job *j, const block *k, float *of_x, float *of_dz)
 {
+    const bool in_place = j->a->x->dtype == ATTO_F32 && j->a->act.kind == ATTO_ACT_IDENTITY;
     return (grad_block){ load_block(span_at(j->a->x, k->at, elements_of(k)), of_x),
                          gradient(j, k, of_dz),
                          k->n,
                          k->rows,
                          k->step,
-                         j->a->x->dtype == ATTO_F32 ? k->next - k->at : 0 };
+                         in_place ? k->next - k->at : 0 };
 }
 
 /* Where a slab's sums are: those of the block's channels. */

@@ -75,8 +75,8 @@ static inline void moments_of_rows(const atto_tensor *x, int64_t at, int64_t row
 
 /* ---- gradients ---- */
 
-/* Rows of n channels that follow each other (step 1), or n elements of one channel. Elements that lie so far ahead are
- * asked for. */
+/* Rows of n channels that follow each other (step 1), or n elements of one channel. Where dx is
+ * written, elements that lie so far ahead are asked for. */
 typedef struct grad_block {
     const float *x, *dz;
     int32_t n, rows, step;

@@ -58,7 +58,7 @@ static job job_of(const struct atto_group_norm_args *a, const atto__layout *layo
     }
     j.portions = j.last ? g.n : g.n * a->groups;
     j.units = j.last ? j.slabs : j.per_group;
-    j.ahead = j.last ? ATTO_BLOCK : j.size * j.per_group;
+    if (a->x->dtype == ATTO_F32) j.ahead = j.last ? ATTO_BLOCK : j.size * j.per_group;
     return j;
 }
 
@@ -338,10 +338,9 @@ static grad_block load_grad(const job *j, const block *k, float *of_x, float *of
 static void block_of_sums(const job *j, const block *k)
 {
     float of_x[ATTO_BLOCK], of_dy[ATTO_BLOCK];
-    grad_block g = load_grad(j, k, of_x, of_dy);
+    const grad_block g = load_grad(j, k, of_x, of_dy);
     const grad_sums sums = { j->shift + k->number, j->scale + k->number, j->first + k->part,
                              j->second + k->part };
-    g.ahead = ATTO_BLOCK;
     add_grad_sums(&g, &sums);
 }
 
