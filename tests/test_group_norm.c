@@ -380,7 +380,7 @@ static void group_norm_backward_takes_another_alignment(void **state)
                       .seed = 750 });
 }
 
-/* Results that pass the CPU's caches by where they are aligned: few rows of 40 channels are, and few runs. */
+/* Results pass the CPU's caches by where they are aligned: few rows of 40 channels are, few runs. */
 static void group_norm_of_16_mib_is_right(void **state)
 {
     (void)state;

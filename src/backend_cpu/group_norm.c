@@ -5,11 +5,11 @@
  *   backward   db = sum of dy,  dw = sum of dy n,  n = (x - mean) rstd
  *              dx = rstd (w dy - [sum of w dy] / F - n [sum of w dy n] / F),  sums over the group
  *
- * Both have three steps: collect numbers of channels, finish them by groups, write the result. Portions do not
- * need each other: a group of an image, or, where channels are neighbours, an image. A unit of a portion is a
- * channel's run of size elements, or a slab of rows of channels. Where there are enough portions each is a
- * thread's, which finds it in its cache when it writes; else threads share units, step by step. Both are decided by
- * the shape alone.
+ * Both have three steps: collect numbers of channels, finish them by groups, write the result.
+ * Portions do not need each other: a group of an image, or, where channels are neighbours, an image.
+ * A unit of a portion is a channel's run of size elements, or a slab of rows of channels. Where there
+ * are enough portions each is a thread's, which finds it in its cache when it writes; else threads
+ * share units, step by step. Both are decided by the shape alone.
  */
 #include "batch_norm.h"
 
@@ -89,7 +89,7 @@ static int64_t part_of(const job *j, int64_t image, int64_t slab, int64_t channe
 
 /* ---- blocks ---- */
 
-/* Elements of one channel (step 0), or of some rows of n channels that follow each other (step 1). */
+/* Elements of one channel (step 0), or of rows of n channels that follow each other (step 1). */
 typedef struct block {
     int64_t at, number, part; /* in the tensor, in arrays [n, channels], in those of slabs */
     int32_t n, rows, step;
