@@ -284,6 +284,13 @@ static const struct layout_row {
     { 8, { 2, 2, 2, 2, 2, 2, 2, 3 }, LAYOUT_TRANSPOSED, LAYOUT_SCATTERED },
     { 1, { 0 }, LAYOUT_DENSE, LAYOUT_DENSE }, /* empty: NULL buffers */
     { 3, { 4, 0, 3 }, LAYOUT_TRANSPOSED, LAYOUT_DENSE },
+    { 2,
+      { 85, 301 },
+      LAYOUT_TRANSPOSED,
+      LAYOUT_DENSE }, /* more than a tile of the CPU's, and parts */
+    { 2, { 85, 301 }, LAYOUT_TRANSPOSED, LAYOUT_PITCHED },
+    { 2, { 16, 33 }, LAYOUT_TRANSPOSED, LAYOUT_DENSE },
+    { 4, { 2, 40, 5, 60 }, LAYOUT_CHANNELS_LAST, LAYOUT_DENSE },
 };
 
 /* One activation with all dtypes, and dropout every other time: layouts must

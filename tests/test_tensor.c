@@ -458,6 +458,18 @@ static void tensor_copy_takes_any_size(void **state)
     }
 }
 
+/* Tiles of the CPU's, and parts of one; the last is large enough to pass its caches by. */
+static void tensor_copy_transposes(void **state)
+{
+    (void)state;
+    const atto_shape shapes[] = { atto_shape2(85, 301), atto_shape2(16, 33),
+                                  atto_shape2(2100, 2000) };
+    for (int i = 0; i < (test_on_opencl() ? 2 : COUNT_OF(shapes)); i++)
+        for (int half = 0; half < 2; half++)
+            check_copy(test_dev, test_dev, half ? ATTO_F16 : ATTO_F32, ATTO_F32, shapes[i],
+                       LAYOUT_DENSE, LAYOUT_TRANSPOSED);
+}
+
 static void tensor_copy_crosses_devices(void **state)
 {
     (void)state;
@@ -916,6 +928,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(tensor_copy_converts_every_pair_of_dtypes),
     cmocka_unit_test(tensor_copy_takes_any_layouts),
     cmocka_unit_test(tensor_copy_takes_any_size),
+    cmocka_unit_test(tensor_copy_transposes),
     cmocka_unit_test(tensor_copy_crosses_devices),
     cmocka_unit_test(tensor_calls_refuse_damaged_views),
     cmocka_unit_test(tensor_calls_refuse_null),

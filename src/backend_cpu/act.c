@@ -7,6 +7,8 @@
 #include "backend_cpu/act.h"
 
 #include "backend_cpu/mask.h"
+#include "backend_cpu/stream.h"
+#include "backend_cpu/turned.h"
 
 /* ---- one loop a kind: the function is a constant here, so it is inlined and vectorised ---- */
 
@@ -57,11 +59,12 @@ static void forward_block(const void *job_, const block_at *at)
     const struct atto_act_args *a = job->a;
     float x_buffer[ATTO_BLOCK], y_buffer[ATTO_BLOCK];
     const span to = span_of(a->y, at);
-    const float *x = load_block(span_of(a->x, at), x_buffer);
-    float *y = store_target(to, y_buffer);
+    const float *x = load_input(a->x, at, x_buffer);
+    const bool past_cache = at->tile && streams_to(a->y) && to.stride == 1;
+    float *y = past_cache ? y_buffer : store_target(to, y_buffer);
     ATTO_LEVEL_NAME(act_loops)[a->act.kind].f(x, y, at->n, a->act.a, a->act.b);
     if (a->dropout > 0.0f) drop_block(y, &job->mask, job->layout, at);
-    store_block(y, to);
+    put_block(y, to, past_cache);
 }
 
 static void backward_block(const void *job_, const block_at *at)
@@ -70,25 +73,26 @@ static void backward_block(const void *job_, const block_at *at)
     const struct atto_act_args *a = job->a;
     float x_buffer[ATTO_BLOCK], dy_buffer[ATTO_BLOCK], dx_buffer[ATTO_BLOCK];
     const span to = span_of(a->dx, at);
-    const float *x = load_block(span_of(a->x, at), x_buffer);
-    const float *dy = load_block(span_of(a->dy, at), dy_buffer);
-    float *dx = a->add_dx ? dx_buffer : store_target(to, dx_buffer);
+    const float *x = load_input(a->x, at, x_buffer);
+    const float *dy = load_input(a->dy, at, dy_buffer);
+    const bool past_cache = at->tile && !a->add_dx && streams_to(a->dx) && to.stride == 1;
+    float *dx = a->add_dx || past_cache ? dx_buffer : store_target(to, dx_buffer);
     ATTO_LEVEL_NAME(act_loops)[a->act.kind].df(x, dy, dx, at->n, a->act.a, a->act.b);
     if (a->dropout > 0.0f) drop_block(dx, &job->mask, job->layout, at);
     if (a->add_dx) accumulate_block(dx, to, x_buffer);
-    store_block(dx, to);
+    put_block(dx, to, past_cache);
 }
 
 atto_status ATTO_LEVEL_NAME(act_forward)(atto_device *dev, const struct atto_act_args *a,
                                          const atto__layout *layout)
 {
     const act_job job = { a, layout, atto__mask_of(a->dropout, a->rng) };
-    return for_each_block(dev, layout, forward_block, &job);
+    return for_each_tile(dev, layout, a->x, NULL, forward_block, &job);
 }
 
 atto_status ATTO_LEVEL_NAME(act_backward)(atto_device *dev, const struct atto_act_args *a,
                                           const atto__layout *layout)
 {
     const act_job job = { a, layout, atto__mask_of(a->dropout, a->rng) };
-    return for_each_block(dev, layout, backward_block, &job);
+    return for_each_tile(dev, layout, a->x, a->dy, backward_block, &job);
 }

@@ -18,13 +18,13 @@
 typedef struct job {
     const struct atto_batch_norm_args *a;
     atto__batch_norm g;
-    bool rows;                 /* of channels: size is 1 */
-    bool streams;              /* results pass the caches by */
-    int64_t slabs, per_slab;   /* of n */
-    const float *mean, *rstd;  /* [channels] */
-    const float *w, *b;        /* [channels] */
-    float *first, *second;     /* [slabs, channels]: mean and squares, or sums of dz and dz n */
-    float *mean_dz, *mean_dzn; /* [channels], of w dz and w dz n; 0 when they do not count */
+    bool rows;                     /* of channels: size is 1 */
+    bool streams;                  /* results pass the caches by */
+    int64_t slabs, per_slab;       /* of n */
+    const float *mean, *rstd;      /* [channels] */
+    const float *w, *b;            /* [channels] */
+    float *first, *second;         /* [slabs, channels]: mean and squares, or sums of dz and dz n */
+    float *scale, *offset, *slope; /* [channels]: what dx is made with */
 } job;
 
 /* Slabs of rows, of which each costs arrays of all channels, or of images. */
@@ -267,17 +267,18 @@ static int64_t units_of(const job *j)
     return j->rows ? j->slabs : j->slabs * j->g.channels;
 }
 
-/* Scratch: two arrays for slabs, six of channels, of which the first two are *arrays. */
+/* Scratch: two arrays for slabs, seven of channels, of which the first two are *arrays. */
 static atto_status begin(atto_device *dev, job *j, atto_buffer *header, float **arrays)
 {
     atto_tensor scratch;
     const int64_t channels = j->g.channels, slabs = j->slabs * channels;
-    const int64_t size = 6 * channels + 2 * slabs;
+    const int64_t size = 7 * channels + 2 * slabs;
     ATTO_TRY(atto__scratch_tensor(dev, ATTO_F32, 1, &size, header, &scratch));
     *arrays = atto__memory(&scratch);
-    j->mean_dz = *arrays + 2 * channels;
-    j->mean_dzn = j->mean_dz + channels;
-    float *w = j->mean_dzn + channels, *b = w + channels;
+    j->scale = *arrays + 2 * channels;
+    j->offset = j->scale + channels;
+    j->slope = j->offset + channels;
+    float *w = j->slope + channels, *b = w + channels;
     j->first = b + channels;
     j->second = j->first + slabs;
     j->streams = streams_to(j->a->x);
@@ -361,17 +362,29 @@ atto_status ATTO_LEVEL_NAME(batch_norm_forward)(atto_device *dev,
 
 /* ---- backward ---- */
 
-/* dz, in buffer where it is not dy; and n in normal. */
-static const float *gradient(const job *j, const block *k, float *normal, float *buffer)
+/* dz, in buffer where it is not dy in place. */
+static const float *gradient(const job *j, const block *k, float *buffer)
 {
-    float z[ATTO_BLOCK];
-    const float *dy = load_ahead(j->a->dy, k, buffer);
+    float normal[ATTO_BLOCK], z[ATTO_BLOCK];
     const atto_activation act = j->a->act;
+    if (act.kind == ATTO_ACT_IDENTITY)
+        return load_block(span_at(j->a->dy, k->at, elements_of(k)), buffer);
+    const float *dy = load_ahead(j->a->dy, k, buffer);
     normalise(j, k, normal);
-    if (act.kind == ATTO_ACT_IDENTITY) return dy;
     activate(j, k, normal, z);
     ATTO_LEVEL_NAME(act_loops)[act.kind].df(z, dy, buffer, elements_of(k), act.a, act.b);
     return buffer;
+}
+
+static grad_block load_grad(const job *j, const block *k, float *of_x, float *of_dz)
+{
+    const bool in_place = j->a->x->dtype == ATTO_F32 && j->a->act.kind == ATTO_ACT_IDENTITY;
+    return (grad_block){ load_block(span_at(j->a->x, k->at, elements_of(k)), of_x),
+                         gradient(j, k, of_dz),
+                         k->n,
+                         k->rows,
+                         k->step,
+                         in_place ? k->next - k->at : 0 };
 }
 
 /* Where a slab's sums are: those of the block's channels. */
@@ -379,65 +392,14 @@ typedef struct slab_sums {
     float *dz, *dzn;
 } slab_sums;
 
-static void add_row(const float *dz, const float *normal, float *sum_dz, float *sum_dzn, int32_t n)
-{
-    ATTO_SIMD
-    for (int32_t i = 0; i < n; i++) {
-        sum_dz[i] += dz[i];
-        sum_dzn[i] += dz[i] * normal[i];
-    }
-}
-
-/* ---- rows of floats without an activation: straight from x and dy, and dx past the caches ---- */
-
-static bool is_straight(const job *j, const block *k)
-{
-    return k->step && j->a->x->dtype == ATTO_F32 && j->a->act.kind == ATTO_ACT_IDENTITY;
-}
-
-static const float *floats_at(const atto_tensor *t, int64_t at)
-{
-    return floats_of(t) + at;
-}
-
-ATTO_INLINE vec normal_at(const job *j, const block *k, const float *x, int32_t i)
-{
-    return (vec_load(x + i) - vec_load(j->mean + k->channel + i)) *
-           vec_load(j->rstd + k->channel + i);
-}
-
-/* One row of a block; elements that lie so far ahead are asked for. */
-static void add_straight(const job *j, const block *k, int64_t at, int64_t ahead, slab_sums to)
-{
-    const float *x = floats_at(j->a->x, at), *dy = floats_at(j->a->dy, at);
-    float normal[VEC_LANES];
-    int32_t i = 0;
-    for (; i + VEC_LANES <= k->n; i += VEC_LANES) {
-        vec_prefetch_as(x, i + ahead, ATTO_F32);
-        vec_prefetch_as(dy, i + ahead, ATTO_F32);
-        const vec d = vec_load(dy + i);
-        vec_store(to.dz + i, vec_load(to.dz + i) + d);
-        vec_store(to.dzn + i, vec_load(to.dzn + i) + d * normal_at(j, k, x, i));
-    }
-    normalise_by(x + i, j->mean + k->channel + i, j->rstd + k->channel + i, normal, k->n - i, 1);
-    add_row(dy + i, normal, to.dz + i, to.dzn + i, k->n - i);
-}
-
 static void add_sums(const job *j, const block *k, void *state)
 {
-    const slab_sums *sums = state;
-    const slab_sums to = { sums->dz + k->channel, sums->dzn + k->channel };
-    for (int32_t r = 0; r < k->rows && is_straight(j, k); r++)
-        add_straight(j, k, k->at + (int64_t)r * k->n, k->next - k->at, to);
-    if (is_straight(j, k)) return;
-    float normal[ATTO_BLOCK], buffer[ATTO_BLOCK];
-    const float *dz = gradient(j, k, normal, buffer);
-    if (!k->step) {
-        *to.dz += block_sum(dz, k->n);
-        *to.dzn += block_dot(dz, normal, k->n);
-    }
-    for (int32_t r = 0; r < k->rows && k->step; r++)
-        add_row(dz + r * k->n, normal + r * k->n, to.dz, to.dzn, k->n);
+    const slab_sums *slab = state;
+    float of_x[ATTO_BLOCK], of_dz[ATTO_BLOCK];
+    const grad_block g = load_grad(j, k, of_x, of_dz);
+    const grad_sums sums = { j->mean + k->channel, j->rstd + k->channel, slab->dz + k->channel,
+                             slab->dzn + k->channel };
+    add_grad_sums(&g, &sums);
 }
 
 static void sum_rows(const job *j, int64_t slab)
@@ -481,12 +443,15 @@ static void join_channel(const job *j, int64_t c)
     j->second[c] = (float)dzn;
 }
 
-/* What dx needs of a channel's sums. */
+/* What dx needs of a channel's sums, which do not count where statistics are not the batch's. */
 static void use_channel_sums(const job *j, int64_t c)
 {
-    const double scale = (double)j->w[c] / (double)j->g.values;
-    j->mean_dz[c] = j->a->training ? (float)(scale * (double)j->first[c]) : 0.0f;
-    j->mean_dzn[c] = j->a->training ? (float)(scale * (double)j->second[c]) : 0.0f;
+    const float rstd = j->rstd[c];
+    const double share = j->a->training ? (double)j->w[c] / (double)j->g.values : 0.0;
+    j->scale[c] = rstd * j->w[c];
+    j->offset[c] = rstd * (float)(share * (double)j->first[c]);
+    j->slope[c] =
+        rstd * (rstd * (float)(share * (double)j->second[c])); /* rstd^2 may be infinite */
 }
 
 /* Those sums to dw and db. */
@@ -496,70 +461,34 @@ static void put_parameters(const job *j)
     put_parameter(j->a->dw, j->second, j->g.channels, j->a->add_dw);
 }
 
-static void put(const job *j, const atto_tensor *t, const block *k, float *values, bool add)
+static void put_dresidual(const job *j, const block *k, const float *dz)
 {
-    float old[ATTO_BLOCK];
-    const span to = span_at(t, k->at, elements_of(k));
-    if (add) accumulate_block(values, to, old);
+    float values[ATTO_BLOCK], old[ATTO_BLOCK];
+    const span to = span_at(j->a->dresidual, k->at, elements_of(k));
+    memcpy(values, dz, (size_t)to.n * sizeof *values);
+    if (j->a->add_dresidual) accumulate_block(values, to, old);
     put_block(values, to, j->streams);
 }
 
-/* rstd (w dz - mean_dz - n mean_dzn), of row r of the block */
-ATTO_INLINE void dx_by(const job *j, const block *k, int32_t r, const float *normal,
-                       const float *dz, float *out, int32_t step)
+static void put_dx(const job *j, const block *k, const grad_block *g)
 {
-    const float *w = j->w + k->channel, *rstd = j->rstd + k->channel;
-    const float *mean_dz = j->mean_dz + k->channel, *mean_dzn = j->mean_dzn + k->channel;
-    normal += r * k->n, dz += r * k->n, out += r * k->n;
-    ATTO_SIMD
-    for (int32_t i = 0; i < k->n; i++)
-        out[i] = rstd[i * step] *
-                 ((w[i * step] * dz[i] - mean_dz[i * step]) - normal[i] * mean_dzn[i * step]);
-}
-
-/* Whether rows of the block need no buffer: dx alone, of whole vectors. */
-static bool is_dx_straight(const job *j, const block *k)
-{
-    const struct atto_batch_norm_args *a = j->a;
-    return is_straight(j, k) && a->dx && !a->add_dx && !a->dresidual && k->n % VEC_LANES == 0;
-}
-
-static void write_straight(const job *j, const block *k, int32_t r)
-{
-    const int64_t at = k->at + (int64_t)r * k->n, ahead = k->next - k->at;
-    const float *x = floats_at(j->a->x, at), *dy = floats_at(j->a->dy, at);
-    float *dx = floats_of(j->a->dx) + at;
-    const bool past_cache = j->streams && is_aligned(dx);
-    for (int32_t i = 0; i < k->n; i += VEC_LANES) {
-        vec_prefetch_as(x, i + ahead, ATTO_F32);
-        vec_prefetch_as(dy, i + ahead, ATTO_F32);
-        const vec g = vec_load(j->w + k->channel + i) * vec_load(dy + i);
-        const vec mean_dz = vec_load(j->mean_dz + k->channel + i);
-        const vec mean_dzn = vec_load(j->mean_dzn + k->channel + i);
-        const vec v =
-            vec_load(j->rstd + k->channel + i) * ((g - mean_dz) - normal_at(j, k, x, i) * mean_dzn);
-        if (past_cache)
-            vec_stream(dx + i, v);
-        else
-            vec_store(dx + i, v);
-    }
+    float buffer[ATTO_BLOCK], old[ATTO_BLOCK];
+    const grad_numbers numbers = { j->mean + k->channel, j->scale + k->channel,
+                                   j->offset + k->channel, j->slope + k->channel };
+    const span to = span_at(j->a->dx, k->at, elements_of(k));
+    float *dx = j->a->add_dx ? buffer : store_target(to, buffer);
+    write_dx_rows(g, &numbers, dx, j->streams && dx == to.first);
+    if (j->a->add_dx) accumulate_block(dx, to, old);
+    store_block(dx, to);
 }
 
 static void write_dx(const job *j, const block *k, void *state)
 {
     (void)state;
-    for (int32_t r = 0; r < k->rows && is_dx_straight(j, k); r++) write_straight(j, k, r);
-    if (is_dx_straight(j, k)) return;
-    float normal[ATTO_BLOCK], buffer[ATTO_BLOCK], out[ATTO_BLOCK];
-    const float *dz = gradient(j, k, normal, buffer);
-    if (j->a->dx) {
-        if (!k->step) dx_by(j, k, 0, normal, dz, out, 0);
-        for (int32_t r = 0; r < k->rows && k->step; r++) dx_by(j, k, r, normal, dz, out, 1);
-        put(j, j->a->dx, k, out, j->a->add_dx);
-    }
-    if (!j->a->dresidual) return;
-    memcpy(out, dz, (size_t)elements_of(k) * sizeof *out);
-    put(j, j->a->dresidual, k, out, j->a->add_dresidual);
+    float of_x[ATTO_BLOCK], of_dz[ATTO_BLOCK];
+    const grad_block g = load_grad(j, k, of_x, of_dz);
+    if (j->a->dresidual) put_dresidual(j, k, g.dz);
+    if (j->a->dx) put_dx(j, k, &g);
 }
 
 static void backward_runs(const void *job_, int64_t begin, int64_t end)

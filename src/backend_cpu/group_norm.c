@@ -5,32 +5,35 @@
  *   backward   db = sum of dy,  dw = sum of dy n,  n = (x - mean) rstd
  *              dx = rstd (w dy - [sum of w dy] / F - n [sum of w dy n] / F),  sums over the group
  *
- * Both have three steps for an image: collect numbers of its channels, finish them by groups, write the
- * result. A unit of an image is a channel's run of size elements, or, where channels are neighbours, a slab
- * of rows of them. Where there are enough images each is a thread's, which finds it in its cache when it
- * writes; else threads share units, step by step. Both are decided by the shape alone.
+ * Both have three steps: collect numbers of channels, finish them by groups, write the result.
+ * Portions do not need each other: a group of an image, or, where channels are neighbours, an image.
+ * A unit of a portion is a channel's run of size elements, or a slab of rows of channels. Where there
+ * are enough portions each is a thread's, which finds it in its cache when it writes; else threads
+ * share units, step by step. Both are decided by the shape alone.
  */
 #include "batch_norm.h"
 
 #include "backend_cpu/channels.h"
-#include "backend_cpu/rows.h"
 
-/* So many images are shared out whole. */
-#define ENOUGH_IMAGES 16
+/* So many portions are shared out whole. */
+#define ENOUGH_PORTIONS 16
 
 typedef struct job {
     const struct atto_group_norm_args *a;
     int64_t n, channels, size, values;     /* values: of a group */
     int64_t groups, per_group;             /* of an image; channels */
     bool last;                             /* channels are neighbours */
-    int64_t units, slabs, per_slab;        /* of an image; a run is one slab of size rows */
+    int64_t portions, units;               /* of the tensor; of a portion */
+    int64_t slabs, per_slab;               /* of an image; a run is one slab of size rows */
+    int64_t ahead;                         /* elements that lie so far ahead are asked for */
+    bool streams;                          /* results pass the caches by */
     const float *w, *b;                    /* [channels] */
     float *mean, *rstd;                    /* [n, groups] */
     float *first, *second;                 /* [n, slabs, channels]: mean and squares, or two sums */
     float *shift, *scale, *offset, *slope; /* [n, channels]: what results are made with */
     float *dw, *db;                        /* [channels] */
     void (*collect)(const struct job *j, int64_t unit);
-    void (*finish)(const struct job *j, int64_t image);
+    void (*finish)(const struct job *j, int64_t portion);
     void (*write)(const struct job *j, int64_t unit);
 } job;
 
@@ -53,8 +56,22 @@ static job job_of(const struct atto_group_norm_args *a, const atto__layout *layo
         j.per_slab = (g.size + j.slabs - 1) / j.slabs;
         j.slabs = (g.size + j.per_slab - 1) / j.per_slab;
     }
-    j.units = j.last ? j.slabs : g.channels;
+    j.portions = j.last ? g.n : g.n * a->groups;
+    j.units = j.last ? j.slabs : j.per_group;
+    if (a->x->dtype == ATTO_F32) j.ahead = j.last ? ATTO_BLOCK : j.size * j.per_group;
     return j;
+}
+
+/* Groups of an image, from begin to end. */
+typedef struct group_range {
+    int64_t image, begin, end;
+} group_range;
+
+static group_range groups_of(const job *j, int64_t portion)
+{
+    if (j->last) return (group_range){ portion, 0, j->groups };
+    const int64_t group = portion % j->groups;
+    return (group_range){ portion / j->groups, group, group + 1 };
 }
 
 /* Rows of a slab, elements of a run. */
@@ -72,30 +89,38 @@ static int64_t part_of(const job *j, int64_t image, int64_t slab, int64_t channe
 
 /* ---- blocks ---- */
 
-/* A block of elements, whose channels follow each other (step 1) or are all the same (step 0). */
+/* Elements of one channel (step 0), or of rows of n channels that follow each other (step 1). */
 typedef struct block {
     int64_t at, number, part; /* in the tensor, in arrays [n, channels], in those of slabs */
-    int32_t n, step;
+    int32_t n, rows, step;
 } block;
+
+static int32_t elements_of(const block *k)
+{
+    return k->n * k->rows;
+}
 
 typedef void (*block_body)(const job *j, const block *k);
 
 static void for_run(const job *j, int64_t unit, block_body body)
 {
     for (int64_t first = 0; first < j->size; first += ATTO_BLOCK) {
-        const block k = { unit * j->size + first, unit, unit, block_length(j->size - first), 0 };
+        const block k = { unit * j->size + first, unit, unit, block_length(j->size - first), 1, 0 };
         body(j, &k);
     }
 }
 
 static void for_rows(const job *j, int64_t unit, block_body body)
 {
-    const int64_t image = unit / j->slabs, begin = unit % j->slabs * j->per_slab;
-    const int64_t rows = rows_of(j, unit % j->slabs), channels = j->channels;
-    for (int64_t row = image * j->size + begin; row < image * j->size + begin + rows; row++)
+    const int64_t image = unit / j->slabs, slab = unit % j->slabs, channels = j->channels;
+    const int64_t begin = image * j->size + slab * j->per_slab, end = begin + rows_of(j, slab);
+    const int64_t fit = channels < ATTO_BLOCK ? ATTO_BLOCK / channels : 1;
+    for (int64_t row = begin; row < end; row += fit)
         for (int64_t first = 0; first < channels; first += ATTO_BLOCK) {
-            const block k = { row * channels + first, image * channels + first,
-                              unit * channels + first, block_length(channels - first), 1 };
+            const int64_t rows = end - row < fit ? end - row : fit;
+            const block k = { row * channels + first,  image * channels + first,
+                              unit * channels + first, block_length(channels - first),
+                              (int32_t)rows,           1 };
             body(j, &k);
         }
 }
@@ -108,17 +133,23 @@ static void for_blocks(const job *j, int64_t unit, block_body body)
         for_run(j, unit, body);
 }
 
-/* ---- images, or units ---- */
+static const float *load(const atto_tensor *t, const block *k, float *buffer)
+{
+    return load_block(span_at(t, k->at, elements_of(k)), buffer);
+}
 
-static void whole_images(const void *job_, int64_t begin, int64_t end)
+/* ---- portions, or units ---- */
+
+static void whole_portions(const void *job_, int64_t begin, int64_t end)
 {
     const job *j = job_;
-    for (int64_t image = begin; image < end; image++) {
-        const int64_t first = image * j->units;
+    for (int64_t portion = begin; portion < end; portion++) {
+        const int64_t first = portion * j->units;
         for (int64_t unit = first; unit < first + j->units; unit++) j->collect(j, unit);
-        j->finish(j, image);
+        j->finish(j, portion);
         for (int64_t unit = first; unit < first + j->units; unit++) j->write(j, unit);
     }
+    end_stream();
 }
 
 static void collect_units(const void *job_, int64_t begin, int64_t end)
@@ -131,6 +162,7 @@ static void write_units(const void *job_, int64_t begin, int64_t end)
 {
     const job *j = job_;
     for (int64_t unit = begin; unit < end; unit++) j->write(j, unit);
+    end_stream();
 }
 
 static void run(atto_device *dev, const job *j)
@@ -138,13 +170,13 @@ static void run(atto_device *dev, const job *j)
     const bool small = j->n * j->channels * j->size < ATTO_SERIAL_BELOW;
     const int32_t threads = small ? 1 : atto__cpu_threads(dev);
     dev->stats.launches++;
-    if (j->n >= ENOUGH_IMAGES) {
-        atto__parallel_for(threads, j->n, whole_images, j);
+    if (j->portions >= ENOUGH_PORTIONS) {
+        atto__parallel_for(threads, j->portions, whole_portions, j);
         return;
     }
-    atto__parallel_for(threads, j->n * j->units, collect_units, j);
-    for (int64_t image = 0; image < j->n; image++) j->finish(j, image);
-    atto__parallel_for(threads, j->n * j->units, write_units, j);
+    atto__parallel_for(threads, j->portions * j->units, collect_units, j);
+    for (int64_t portion = 0; portion < j->portions; portion++) j->finish(j, portion);
+    atto__parallel_for(threads, j->portions * j->units, write_units, j);
 }
 
 /* Scratch for all that the job has in memory. b: the bias, which only forward may look at. */
@@ -199,41 +231,49 @@ static moments moments_of_group(const job *j, int64_t image, int64_t group)
     return m;
 }
 
-static void finish_forward(const job *j, int64_t image)
+static void finish_forward(const job *j, int64_t portion)
 {
-    for (int64_t group = 0; group < j->groups; group++) {
-        const moments m = moments_of_group(j, image, group);
-        const int64_t stat = image * j->groups + group;
+    const group_range r = groups_of(j, portion);
+    for (int64_t group = r.begin; group < r.end; group++) {
+        const moments m = moments_of_group(j, r.image, group);
+        const int64_t stat = r.image * j->groups + group;
         j->mean[stat] = (float)m.mean;
         j->rstd[stat] = attop_rsqrt((float)(m.squares / m.n) + j->a->eps);
     }
-    for (int64_t c = 0; c < j->channels; c++) {
-        const int64_t stat = image * j->groups + c / j->per_group, at = image * j->channels + c;
+    for (int64_t c = r.begin * j->per_group; c < r.end * j->per_group; c++) {
+        const int64_t stat = r.image * j->groups + c / j->per_group;
+        const int64_t at = r.image * j->channels + c;
         j->shift[at] = j->mean[stat];
         j->scale[at] = j->rstd[stat] * j->w[c];
         j->offset[at] = j->b[c];
     }
 }
 
-ATTO_INLINE void y_by(const job *j, const block *k, const float *x, float *y, int32_t step)
+/* Row r of a block. Vectors pass the caches by, if they may. */
+ATTO_INLINE void y_by(const job *j, const block *k, int32_t r, const float *x, float *y,
+                      bool past_cache, int32_t step)
 {
     const float *shift = j->shift + k->number, *scale = j->scale + k->number;
     const float *offset = j->offset + k->number;
-    ATTO_SIMD
-    for (int32_t i = 0; i < k->n; i++)
-        y[i] = (x[i] - shift[i * step]) * scale[i * step] + offset[i * step];
+    int32_t i = 0;
+    x += r * k->n, y += r * k->n;
+    for (; i + VEC_LANES <= k->n; i += VEC_LANES) {
+        const vec d = vec_load(x + i) - numbers_at(shift, i, step);
+        vec_prefetch_as(x + i, j->ahead, ATTO_F32);
+        put_vec(y + i, d * numbers_at(scale, i, step) + numbers_at(offset, i, step), past_cache);
+    }
+    for (; i < k->n; i++) y[i] = (x[i] - shift[i * step]) * scale[i * step] + offset[i * step];
 }
 
 static void block_of_y(const job *j, const block *k)
 {
     float of_x[ATTO_BLOCK], of_y[ATTO_BLOCK];
-    const float *x = load_block(span_at(j->a->x, k->at, k->n), of_x);
-    const span to = span_at(j->a->y, k->at, k->n);
+    const float *x = load(j->a->x, k, of_x);
+    const span to = span_at(j->a->y, k->at, elements_of(k));
     float *y = store_target(to, of_y);
-    if (k->step)
-        y_by(j, k, x, y, 1);
-    else
-        y_by(j, k, x, y, 0);
+    const bool past_cache = j->streams && rows_aligned(y, k->n, k->rows);
+    if (!k->step) y_by(j, k, 0, x, y, past_cache, 0);
+    for (int32_t r = 0; r < k->rows && k->step; r++) y_by(j, k, r, x, y, past_cache, 1);
     store_block(y, to);
 }
 
@@ -279,6 +319,7 @@ atto_status ATTO_LEVEL_NAME(group_norm_forward)(atto_device *dev,
     }
     ATTO_TRY(begin(dev, &j, a->b, &header));
     j.collect = collect_moments, j.finish = finish_forward, j.write = write_y;
+    j.streams = streams_to(a->y);
     run(dev, &j);
     update_running(&j);
     return ATTO_OK;
@@ -286,38 +327,21 @@ atto_status ATTO_LEVEL_NAME(group_norm_forward)(atto_device *dev,
 
 /* ---- backward ---- */
 
-/* first += dy, second += dy (x - mean), of channels side by side. */
-static void add_columns(const job *j, const block *k, const float *x, const float *dy)
+/* The block as floats. */
+static grad_block load_grad(const job *j, const block *k, float *of_x, float *of_dy)
 {
-    float *first = j->first + k->part, *second = j->second + k->part;
-    const float *shift = j->shift + k->number;
-    ATTO_SIMD
-    for (int32_t i = 0; i < k->n; i++) {
-        first[i] += dy[i];
-        second[i] += dy[i] * (x[i] - shift[i]);
-    }
-}
-
-/* The same of one channel. */
-static void add_row(const job *j, const block *k, const float *x, const float *dy)
-{
-    float apart[ATTO_BLOCK];
-    const float shift = j->shift[k->number];
-    ATTO_SIMD
-    for (int32_t i = 0; i < k->n; i++) apart[i] = x[i] - shift;
-    j->first[k->part] += block_sum(dy, k->n);
-    j->second[k->part] += block_dot(dy, apart, k->n);
+    return (grad_block){
+        load(j->a->x, k, of_x), load(j->a->dy, k, of_dy), k->n, k->rows, k->step, j->ahead
+    };
 }
 
 static void block_of_sums(const job *j, const block *k)
 {
     float of_x[ATTO_BLOCK], of_dy[ATTO_BLOCK];
-    const float *x = load_block(span_at(j->a->x, k->at, k->n), of_x);
-    const float *dy = load_block(span_at(j->a->dy, k->at, k->n), of_dy);
-    if (k->step)
-        add_columns(j, k, x, dy);
-    else
-        add_row(j, k, x, dy);
+    const grad_block g = load_grad(j, k, of_x, of_dy);
+    const grad_sums sums = { j->shift + k->number, j->scale + k->number, j->first + k->part,
+                             j->second + k->part };
+    add_grad_sums(&g, &sums);
 }
 
 static void collect_sums(const job *j, int64_t unit)
@@ -328,63 +352,53 @@ static void collect_sums(const job *j, int64_t unit)
     for_blocks(j, unit, block_of_sums);
 }
 
-/* Sums over slabs, to the first of them, the second times rstd: those of dy and of dy n. */
-static void join_slabs(const job *j, int64_t image)
+/* A channel's sums over slabs, to the first of them. */
+static void join_slabs(const job *j, int64_t image, int64_t c)
 {
-    for (int64_t c = 0; c < j->channels; c++) {
-        double first = 0.0, second = 0.0;
-        for (int64_t slab = 0; slab < j->slabs; slab++) {
-            first += (double)j->first[part_of(j, image, slab, c)];
-            second += (double)j->second[part_of(j, image, slab, c)];
-        }
-        const int64_t at = part_of(j, image, 0, c);
-        j->first[at] = (float)first;
-        j->second[at] = (float)(second * (double)j->rstd[image * j->groups + c / j->per_group]);
+    double first = 0.0, second = 0.0;
+    for (int64_t slab = 0; slab < j->slabs; slab++) {
+        first += (double)j->first[part_of(j, image, slab, c)];
+        second += (double)j->second[part_of(j, image, slab, c)];
+    }
+    const int64_t at = part_of(j, image, 0, c);
+    j->first[at] = (float)first;
+    j->second[at] = (float)second;
+}
+
+static void finish_group(const job *j, int64_t image, int64_t group)
+{
+    const int64_t begin_c = group * j->per_group, end_c = begin_c + j->per_group;
+    const float rstd = j->rstd[image * j->groups + group];
+    double first = 0.0, second = 0.0;
+    for (int64_t c = begin_c; c < end_c; c++) {
+        join_slabs(j, image, c);
+        first += (double)j->w[c] * (double)j->first[part_of(j, image, 0, c)];
+        second += (double)j->w[c] * (double)j->second[part_of(j, image, 0, c)];
+    }
+    for (int64_t c = begin_c; c < end_c; c++) {
+        const int64_t at = image * j->channels + c;
+        j->scale[at] = rstd * j->w[c];
+        j->offset[at] = rstd * (float)(first / (double)j->values);
+        j->slope[at] =
+            rstd * (rstd * (float)(second / (double)j->values)); /* rstd^2 may be infinite */
     }
 }
 
-static void finish_backward(const job *j, int64_t image)
+static void finish_backward(const job *j, int64_t portion)
 {
-    join_slabs(j, image);
-    for (int64_t group = 0; group < j->groups; group++) {
-        const int64_t begin_c = group * j->per_group, end_c = begin_c + j->per_group;
-        const float rstd = j->rstd[image * j->groups + group];
-        double first = 0.0, second = 0.0;
-        for (int64_t c = begin_c; c < end_c; c++) {
-            first += (double)j->w[c] * (double)j->first[part_of(j, image, 0, c)];
-            second += (double)j->w[c] * (double)j->second[part_of(j, image, 0, c)];
-        }
-        for (int64_t c = begin_c; c < end_c; c++) {
-            const int64_t at = image * j->channels + c;
-            j->scale[at] = rstd * j->w[c];
-            j->offset[at] = rstd * (float)(first / (double)j->values);
-            j->slope[at] =
-                rstd * (rstd * (float)(second / (double)j->values)); /* rstd^2 may be infinite */
-        }
-    }
-}
-
-ATTO_INLINE void dx_by(const job *j, const block *k, const float *x, const float *dy, float *dx,
-                       int32_t step)
-{
-    const float *shift = j->shift + k->number, *scale = j->scale + k->number;
-    const float *offset = j->offset + k->number, *slope = j->slope + k->number;
-    ATTO_SIMD
-    for (int32_t i = 0; i < k->n; i++)
-        dx[i] = (scale[i * step] * dy[i] - offset[i * step]) -
-                (x[i] - shift[i * step]) * slope[i * step];
+    const group_range r = groups_of(j, portion);
+    for (int64_t group = r.begin; group < r.end; group++) finish_group(j, r.image, group);
 }
 
 static void block_of_dx(const job *j, const block *k)
 {
-    float of_x[ATTO_BLOCK], of_dy[ATTO_BLOCK], dx[ATTO_BLOCK], old[ATTO_BLOCK];
-    const float *x = load_block(span_at(j->a->x, k->at, k->n), of_x);
-    const float *dy = load_block(span_at(j->a->dy, k->at, k->n), of_dy);
-    const span to = span_at(j->a->dx, k->at, k->n);
-    if (k->step)
-        dx_by(j, k, x, dy, dx, 1);
-    else
-        dx_by(j, k, x, dy, dx, 0);
+    float of_x[ATTO_BLOCK], of_dy[ATTO_BLOCK], of_dx[ATTO_BLOCK], old[ATTO_BLOCK];
+    const grad_block g = load_grad(j, k, of_x, of_dy);
+    const grad_numbers numbers = { j->shift + k->number, j->scale + k->number,
+                                   j->offset + k->number, j->slope + k->number };
+    const span to = span_at(j->a->dx, k->at, elements_of(k));
+    float *dx = j->a->add_dx ? of_dx : store_target(to, of_dx);
+    write_dx_rows(&g, &numbers, dx, j->streams);
     if (j->a->add_dx) accumulate_block(dx, to, old);
     store_block(dx, to);
 }
@@ -410,12 +424,13 @@ static void put_parameters(const job *j)
     put_parameter(j->a->dw, j->dw, j->channels, j->a->add_dw);
 }
 
-/* What the steps need of mean before they have begun. */
+/* What sums need before any step has begun; finish_group has another scale. */
 static void begin_backward(const job *j)
 {
-    for (int64_t image = 0; image < j->n; image++)
-        for (int64_t c = 0; c < j->channels; c++)
-            j->shift[image * j->channels + c] = j->mean[image * j->groups + c / j->per_group];
+    for (int64_t at = 0; at < j->n * j->channels; at++) {
+        j->shift[at] = j->mean[at / j->per_group];
+        j->scale[at] = j->rstd[at / j->per_group];
+    }
 }
 
 atto_status ATTO_LEVEL_NAME(group_norm_backward)(atto_device *dev,
@@ -426,6 +441,7 @@ atto_status ATTO_LEVEL_NAME(group_norm_backward)(atto_device *dev,
     atto_buffer header;
     ATTO_TRY(begin(dev, &j, NULL, &header));
     j.collect = collect_sums, j.finish = finish_backward, j.write = write_dx;
+    j.streams = a->dx && !a->add_dx && streams_to(a->dx);
     if (j.n > 0 && j.values > 0) {
         begin_backward(&j);
         run(dev, &j);

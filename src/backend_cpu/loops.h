@@ -25,6 +25,7 @@
 typedef struct block_at {
     int64_t coordinate[ATTO_MERGED_RANK];
     int32_t n;
+    const struct turned_tile *tile; /* turned.h; NULL: none */
 } block_at;
 
 typedef void (*block_fn)(const void *job, const block_at *at);
@@ -32,7 +33,7 @@ typedef void (*block_fn)(const void *job, const block_at *at);
 /* Coordinates of block number unit. The innermost dimension holds per_row blocks. */
 static inline block_at locate_block(const atto__layout *l, int64_t per_row, int64_t unit)
 {
-    block_at at = { { 0 }, 1 };
+    block_at at = { .n = 1 };
     if (l->rank == 0) return at;
     const int32_t last = l->rank - 1;
     const int64_t start = unit % per_row * ATTO_BLOCK;

@@ -50,22 +50,36 @@ static span element_of(const atto_tensor *t, int64_t at)
     return (span){ memory + (t->offset + at) * (int64_t)atto_dtype_size(t->dtype), 1, 1, t->dtype };
 }
 
+static float *floats_of(const atto_tensor *t)
+{
+    return (float *)atto__memory(t) + t->offset;
+}
+
 static float load_one(const atto_tensor *t, int64_t at)
 {
     float one[1] = { 0.0f };
     return *load_block(element_of(t, at), one);
 }
 
+static bool is_ignored(const job *j, int64_t label)
+{
+    return j->a->has_ignore_index && label == j->a->ignore_index;
+}
+
+/* Whether it is a class; else the device learns of it. */
+static bool is_class(const job *j, int64_t label)
+{
+    if (label >= 0 && label < j->n.classes) return true;
+    atomic_fetch_or_explicit(j->errors, ATTO_ERROR_LABEL, memory_order_relaxed);
+    return false;
+}
+
 static verdict judge(const job *j, int64_t position)
 {
     const struct atto_nll_loss_args *a = j->a;
     const int64_t label = label_of(a->target, position);
-    if (a->has_ignore_index && label == a->ignore_index)
-        return (verdict){ false, false, label, 0.0f };
-    if (label < 0 || label >= j->n.classes) {
-        atomic_fetch_or_explicit(j->errors, ATTO_ERROR_LABEL, memory_order_relaxed);
-        return (verdict){ false, true, label, 0.0f };
-    }
+    if (is_ignored(j, label)) return (verdict){ false, false, label, 0.0f };
+    if (!is_class(j, label)) return (verdict){ false, true, label, 0.0f };
     return (verdict){ true, false, label, a->weight ? load_one(a->weight, label) : 1.0f };
 }
 
@@ -140,7 +154,7 @@ static atto_status sum_positions(atto_device *dev, job *j, float *loss, float *w
 
 static void store_scalar(const atto_tensor *t, float value)
 {
-    ((float *)atto__memory(t))[t->offset] = value;
+    *floats_of(t) = value;
 }
 
 atto_status ATTO_LEVEL_NAME(nll_loss_forward)(atto_device *dev, const struct atto_nll_loss_args *a,
@@ -150,7 +164,7 @@ atto_status ATTO_LEVEL_NAME(nll_loss_forward)(atto_device *dev, const struct att
     const bool none = a->reduction == ATTO_REDUCTION_NONE;
     job j = job_of(dev, a, a->x);
     float sum, total;
-    if (none && j.n.positions > 0) j.loss = (float *)atto__memory(a->loss) + a->loss->offset;
+    if (none && j.n.positions > 0) j.loss = floats_of(a->loss);
     dev->stats.launches++;
     ATTO_TRY(sum_positions(dev, &j, &sum, &total));
     if (a->total) store_scalar(a->total, total);
@@ -160,17 +174,41 @@ atto_status ATTO_LEVEL_NAME(nll_loss_forward)(atto_device *dev, const struct att
 
 /* ---- backward ---- */
 
-static void set_label(const job *j, int64_t position)
+/* Neighbours of one outer index. */
+typedef struct run {
+    int64_t first, n; /* positions */
+    int64_t at, apart,
+        ahead; /* in dx: class 0 of the first, of the next one; what will soon be cleared */
+} run;
+
+static void set_label(const job *j, int64_t position, int64_t at)
 {
     const struct atto_nll_loss_args *a = j->a;
     const verdict v = judge(j, position);
     if (!v.counts) return;
-    const float *dloss = (const float *)atto__memory(a->dloss) + a->dloss->offset;
-    const float g = dloss[a->reduction == ATTO_REDUCTION_NONE ? position : 0] / j->total;
-    const span to = element_of(a->dx, element_at(&j->n, position, v.label));
-    float buffer[1], value[1] = { -(g * v.weight) };
+    const float g = floats_of(a->dloss)[a->reduction == ATTO_REDUCTION_NONE ? position : 0];
+    const span to = element_of(a->dx, at + v.label * j->n.step);
+    float buffer[1], value[1] = { -(g / j->total * v.weight) };
     if (a->add_dx) accumulate_block(value, to, buffer);
     store_block(value, to);
+}
+
+/* Whether labels get one number, and floats just it. */
+static bool is_plain(const struct atto_nll_loss_args *a)
+{
+    return a->dx->dtype == ATTO_F32 && !a->add_dx && !a->weight &&
+           a->reduction != ATTO_REDUCTION_NONE;
+}
+
+static void set_plain(const job *j, run r)
+{
+    const float value = -(*floats_of(j->a->dloss) / j->total);
+    float *dx = floats_of(j->a->dx) + r.at;
+    for (int64_t i = 0; i < r.n; i++, dx += r.apart) {
+        const int64_t label = label_of(j->a->target, r.first + i);
+        vec_prefetch_as(dx, r.ahead, ATTO_F32);
+        if (!is_ignored(j, label) && is_class(j, label)) dx[label * j->n.step] = value;
+    }
 }
 
 /* Elements first .. first + n - 1 of dx; all bits 0 is 0 in every dtype. */
@@ -181,11 +219,17 @@ static void clear(const atto_tensor *dx, int64_t first, int64_t n)
 
 static void backward_positions(const job *j, int64_t first, int64_t n)
 {
-    const atto__nll_loss *size = &j->n;
-    if (!j->a->add_dx && size->step == 1) clear(j->a->dx, first * size->classes, n * size->classes);
-    for (int64_t c = 0; c < size->classes && !j->a->add_dx && size->step > 1; c++)
-        clear(j->a->dx, element_at(size, first, c), n);
-    for (int64_t p = first; p < first + n; p++) set_label(j, p);
+    const int64_t classes = j->n.classes, step = j->n.step;
+    const int64_t apart = step > 1 ? 1 : classes; /* of positions */
+    const run r = { first, n, element_at(&j->n, first, 0), apart, n * apart };
+    if (!j->a->add_dx && step == 1) clear(j->a->dx, r.at, n * classes);
+    for (int64_t c = 0; c < classes && !j->a->add_dx && step > 1; c++)
+        clear(j->a->dx, r.at + c * step, n);
+    if (is_plain(j->a)) {
+        set_plain(j, r);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) set_label(j, first + i, r.at + i * apart);
 }
 
 /* Positions of a block; blocks of one outer index. */
@@ -220,8 +264,7 @@ atto_status ATTO_LEVEL_NAME(nll_loss_backward)(atto_device *dev, const struct at
     const int64_t outer = j.n.step > 1 ? j.n.positions / j.n.step : 1;
     float sum;
     dev->stats.launches++;
-    if (a->reduction == ATTO_REDUCTION_MEAN && a->total)
-        j.total = ((const float *)atto__memory(a->total))[a->total->offset];
+    if (a->reduction == ATTO_REDUCTION_MEAN && a->total) j.total = *floats_of(a->total);
     if (a->reduction == ATTO_REDUCTION_MEAN && !a->total)
         ATTO_TRY(sum_positions(dev, &j, &sum, &j.total));
     atto__parallel_for(threads, outer * blocks_per_outer(&j.n), backward_blocks, &j);

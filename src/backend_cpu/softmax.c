@@ -228,13 +228,19 @@ static void gradient_block(const job *j, const float *y, const float *dy, float 
     }
 }
 
-/* Softmax's gradient goes straight past the caches where y and dy are floats; elements that lie so far ahead are
- * asked for. */
+/* Softmax's gradient goes straight past the caches where y and dy are floats. */
 static bool goes_straight(const job *j)
 {
     return j->streams && !j->add && !is_log(j);
 }
 
+/* Asks the second-level cache for an element: the first one is full of the present rows. */
+static void ask_for(const float *from, int64_t at)
+{
+    __builtin_prefetch((const void *)((uintptr_t)from + (uintptr_t)at * sizeof *from), 0, 2);
+}
+
+/* Elements that lie so far ahead are asked for; 0: none. */
 static void stream_gradient(const job *j, const float *y, const float *dy, float t, float *dx,
                             int32_t n, int64_t ahead)
 {
@@ -243,8 +249,8 @@ static void stream_gradient(const job *j, const float *y, const float *dy, float
     for (; i < n && (uintptr_t)(dx + i) % sizeof(vec) != 0; i++)
         dx[i] = sign_of(j) * y[i] * (dy[i] - t);
     for (; i + 16 <= n; i += 16) {
-        vec_prefetch_as(y, i + ahead, ATTO_F32);
-        vec_prefetch_as(dy, i + ahead, ATTO_F32);
+        if (ahead) ask_for(y, i + ahead);
+        if (ahead) ask_for(dy, i + ahead);
         VEC_UNROLL
         for (int32_t k = 0; k < 16; k += VEC_LANES)
             vec_stream(dx + i + k, sign * vec_load(y + i + k) * (vec_load(dy + i + k) - sum));
@@ -281,7 +287,7 @@ static void backward_row(const job *j, int64_t row)
         const float *y = load_block(span_at(j->a->y, at, 1, count), y_buffer);
         const float *dy = load_block(span_at(j->a->dy, at, 1, count), dy_buffer);
         if (goes_straight(j)) {
-            stream_gradient(j, y, dy, t, to.first, count, n);
+            stream_gradient(j, y, dy, t, to.first, count, 0); /* loads are seen coming */
             continue;
         }
         float *dx = target_of(j, to, out);

@@ -3,7 +3,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "backend_cpu/loops.h"
+#include "backend_cpu/stream.h"
+#include "backend_cpu/turned.h"
 
 typedef struct copy_job {
     const atto_tensor *to, *from;
@@ -139,8 +140,10 @@ static void convert(span from, span to)
 static void copy_block(const void *job_, const block_at *at)
 {
     const copy_job *job = job_;
-    const span from = span_of(job->from, at), to = span_of(job->to, at);
-    if (from.dtype == to.dtype) {
+    const span from = input_of(job->from, at), to = span_of(job->to, at);
+    if (at->tile && to.stride == 1 && streams_to(job->to)) {
+        stream_block(from.first, to.first, to.n);
+    } else if (from.dtype == to.dtype) {
         move(from, to);
     } else {
         convert(from, to);
@@ -171,7 +174,7 @@ atto_status ATTO_LEVEL_NAME(copy)(atto_device *dev, const atto_tensor *dst, cons
                                   const atto__layout *layout)
 {
     const copy_job job = { dst, src, 0 };
-    return for_each_block(dev, layout, copy_block, &job);
+    return for_each_tile(dev, layout, src, NULL, copy_block, &job);
 }
 
 atto_status ATTO_LEVEL_NAME(fill)(atto_device *dev, const atto_tensor *dst, uint64_t bits,
