@@ -108,10 +108,10 @@ BENCH_TABLES(X)
 /* Zero everywhere is the default. */
 typedef struct bench_options {
     const char *filter; /* part of bench_case_text */
-    int64_t elements;   /* 0 = 67,108,864 on GPUs, 134,217,728 there in 16 bits, 16,777,216 on CPUs */
-    atto_dtype dtype;   /* run every row on this dtype */
-    int32_t samples;    /* 0 = 25 */
-    atto_log_fn log;    /* NULL, or receives what the device says */
+    int64_t elements; /* 0 = 67,108,864 on GPUs, 134,217,728 there in 16 bits, 16,777,216 on CPUs */
+    atto_dtype dtype; /* run every row on this dtype */
+    int32_t samples;  /* 0 = 25 */
+    atto_log_fn log;  /* NULL, or receives what the device says */
     void *log_data;
     bool quick; /* an eighth of the elements, 7 samples: for a look, not for figures */
 } bench_options;

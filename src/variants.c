@@ -934,9 +934,9 @@ static bool make_batch_norm_merge(const int32_t *v, atto__variant *out)
 
 static bool make_group_norm(const int32_t *v, atto__variant *out)
 {
-    const atto__batch_norm_knobs knobs = {
-        .kernel = "atto_group_norm_groups", .out = ATTO_F32, .few = v[0] == 1
-    };
+    const atto__batch_norm_knobs knobs = { .kernel = "atto_group_norm_groups",
+                                           .out = ATTO_F32,
+                                           .few = v[0] == 1 };
     if (out) atto__batch_norm_variant(&knobs, out);
     return true;
 }

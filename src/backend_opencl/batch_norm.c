@@ -137,7 +137,9 @@ static atto__variant variant_of(const atto__bn_plan *p, const char *kernel)
 /* PLACE_PARAMETERS */
 static void arg_place(atto__args *args, const atto__bn_plan *p, int64_t per_slab)
 {
-    const int64_t numbers[] = { p->g.channels, p->kept, p->per_run, p->folded, per_slab, p->strips };
+    const int64_t numbers[] = {
+        p->g.channels, p->kept, p->per_run, p->folded, per_slab, p->strips
+    };
     for (int32_t i = 0; i < 6; i++) atto__arg_index(args, p->wide, numbers[i]);
     atto__arg_uint(args, (uint32_t)p->columns);
     atto__arg_divider(args, p->wide, p->per_run);
@@ -165,9 +167,9 @@ atto_status atto__bn_merge(const atto__bn_plan *p, const char *kernel, atto_dtyp
                            const atto__args *args, int64_t channels)
 {
     const int64_t group = atto__opencl_of(p->dev)->group_size;
-    const atto__batch_norm_knobs knobs = {
-        .kernel = kernel, .out = out, .few = channels < ATTO_BATCH_NORM_FEW
-    };
+    const atto__batch_norm_knobs knobs = { .kernel = kernel,
+                                           .out = out,
+                                           .few = channels < ATTO_BATCH_NORM_FEW };
     atto__variant variant;
     atto__batch_norm_variant(&knobs, &variant);
     const bool side_by_side = !knobs.few && group > ATTO_BATCH_NORM_LANES;

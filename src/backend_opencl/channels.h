@@ -17,7 +17,7 @@ typedef struct atto__bn_plan {
     bool vectors, wide;
     int64_t run; /* elements of a unit */
     int64_t kept, per_run, folded, strips;
-    int64_t slabs, per_slab;     /* of kernels that fold numbers, */
+    int64_t slabs, per_slab;      /* of kernels that fold numbers, */
     int64_t written, per_written; /* and of those that write elements */
     int32_t columns;
     const atto_tensor *w, *b; /* in f32; NULL = none */

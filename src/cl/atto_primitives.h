@@ -506,7 +506,7 @@ ATTO_INLINE float attop_gauss(float x)
 #ifdef ATTO_NVIDIA
     return native_exp2(-0.721347520f * (x * x)); /* log2(e) / 2; ex2.approx: 2 ulp */
 #else
-    const float h = 0.5f * (x * x); /* 0 where products with it are subnormal */
+    const float h = 0.5f * (x * x);       /* 0 where products with it are subnormal */
     return attop_exp_neg(h > 85.0f ? -200.0f : -h);
 #endif
 }

@@ -216,45 +216,49 @@ ATTO_UNROLLED float2 atto_row_sum2(float2 v, __local float2 *scratch)
  * to 32; all of them get the results, or if not `everyone` the first columns work-items. scratch has
  * n * ATTO_WG elements; an operation is ATTO_ADD or fmax. */
 #if ATTO_NVIDIA >= 70 && ATTO_WG >= 32
-#define ATTO_FOLD_COLUMNS(v, n, columns, everyone, scratch, operation)                        \
-    do {                                                                                      \
-        const uint item = get_local_id(0);                                                    \
-        for (uint bit = 16; bit >= (columns); bit /= 2)                                       \
-            _Pragma("unroll") for (uint k = 0; k < (n); k++)(v)[k] =                          \
-                operation((v)[k], atto_swap((v)[k], bit));                                    \
-        barrier(CLK_LOCAL_MEM_FENCE); /* who still reads the last one */                      \
-        if (item % 32 < (columns))                                                            \
-            _Pragma("unroll") for (uint k = 0; k < (n); k++)(scratch)[k * ATTO_WG + item] = (v)[k]; \
-        barrier(CLK_LOCAL_MEM_FENCE);                                                         \
-        if ((everyone) || item < (columns)) {                                                 \
-            __local const float *mine = (scratch) + item % (columns);                         \
-            _Pragma("unroll") for (uint k = 0; k < (n); k++)                                  \
-            {                                                                                 \
-                (v)[k] = mine[k * ATTO_WG];                                                   \
-                _Pragma("unroll") for (uint b = 32; b < ATTO_WG; b += 32)(v)[k] =             \
-                    operation((v)[k], mine[k * ATTO_WG + b]);                                 \
-            }                                                                                 \
-        }                                                                                     \
+#define ATTO_FOLD_COLUMNS(v, n, columns, everyone, scratch, operation)                      \
+    do {                                                                                    \
+        const uint item = get_local_id(0);                                                  \
+        for (uint bit = 16; bit >= (columns); bit /= 2)                                     \
+            _Pragma("unroll") for (uint k = 0; k < (n); k++)(v)[k] =                        \
+                operation((v)[k], atto_swap((v)[k], bit));                                  \
+        barrier(CLK_LOCAL_MEM_FENCE); /* who still reads the last one */                    \
+        if (item % 32 < (columns))                                                          \
+            _Pragma("unroll") for (uint k = 0; k < (n); k++)(scratch)[k * ATTO_WG + item] = \
+                (v)[k];                                                                     \
+        barrier(CLK_LOCAL_MEM_FENCE);                                                       \
+        if ((everyone) || item < (columns)) {                                               \
+            __local const float *mine = (scratch) + item % (columns);                       \
+            _Pragma("unroll") for (uint k = 0; k < (n); k++)                                \
+            {                                                                               \
+                (v)[k] = mine[k * ATTO_WG];                                                 \
+                _Pragma("unroll") for (uint b = 32; b < ATTO_WG; b += 32)(v)[k] =           \
+                    operation((v)[k], mine[k * ATTO_WG + b]);                               \
+            }                                                                               \
+        }                                                                                   \
     } while (0)
 #else
-#define ATTO_FOLD_COLUMNS(v, n, columns, everyone, scratch, operation)                           \
-    do {                                                                                         \
-        const uint item = get_local_id(0), column = item % (columns);                            \
+#define ATTO_FOLD_COLUMNS(v, n, columns, everyone, scratch, operation)                             \
+    do {                                                                                           \
+        const uint item = get_local_id(0), column = item % (columns);                              \
         for (uint half_ = ATTO_WG / (columns) / 2; half_ > 0; half_ /= 2) { /* the same for all */ \
-            barrier(CLK_LOCAL_MEM_FENCE);                                                        \
-            _Pragma("unroll") for (uint k = 0; k < (n); k++)(scratch)[k * ATTO_WG + item] = (v)[k]; \
-            barrier(CLK_LOCAL_MEM_FENCE);                                                        \
-            if (item < half_ * (columns))                                                        \
-                _Pragma("unroll") for (uint k = 0; k < (n); k++)(v)[k] =                         \
-                    operation((v)[k], (scratch)[k * ATTO_WG + item + half_ * (columns)]);        \
-        }                                                                                        \
-        if (everyone) {                                                                          \
-            barrier(CLK_LOCAL_MEM_FENCE);                                                        \
-            if (item < (columns))                                                                \
-                _Pragma("unroll") for (uint k = 0; k < (n); k++)(scratch)[k * ATTO_WG + item] = (v)[k]; \
-            barrier(CLK_LOCAL_MEM_FENCE);                                                        \
-            _Pragma("unroll") for (uint k = 0; k < (n); k++)(v)[k] = (scratch)[k * ATTO_WG + column]; \
-        }                                                                                        \
+            barrier(CLK_LOCAL_MEM_FENCE);                                                          \
+            _Pragma("unroll") for (uint k = 0; k < (n); k++)(scratch)[k * ATTO_WG + item] =        \
+                (v)[k];                                                                            \
+            barrier(CLK_LOCAL_MEM_FENCE);                                                          \
+            if (item < half_ * (columns))                                                          \
+                _Pragma("unroll") for (uint k = 0; k < (n); k++)(v)[k] =                           \
+                    operation((v)[k], (scratch)[k * ATTO_WG + item + half_ * (columns)]);          \
+        }                                                                                          \
+        if (everyone) {                                                                            \
+            barrier(CLK_LOCAL_MEM_FENCE);                                                          \
+            if (item < (columns))                                                                  \
+                _Pragma("unroll") for (uint k = 0; k < (n); k++)(scratch)[k * ATTO_WG + item] =    \
+                    (v)[k];                                                                        \
+            barrier(CLK_LOCAL_MEM_FENCE);                                                          \
+            _Pragma("unroll") for (uint k = 0; k < (n); k++)(v)[k] =                               \
+                (scratch)[k * ATTO_WG + column];                                                   \
+        }                                                                                          \
     } while (0)
 #endif
 

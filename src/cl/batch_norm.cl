@@ -60,9 +60,10 @@ typedef ATTO_PASTE(atto_, ATTO_OUT) out_t;
 typedef struct place {
     uint column, lane, lanes, columns;
     size_t slab;
-    atto_index unit;       /* of a row, or channel */
-    atto_index first, end; /* units of this work-item along folded, `lanes` apart; none where unit is none */
-    atto_index row;        /* ATTO_LAST: where the unit is in the first row of its image */
+    atto_index unit; /* of a row, or channel */
+    atto_index first,
+        end; /* units of this work-item along folded, `lanes` apart; none where unit is none */
+    atto_index row; /* ATTO_LAST: where the unit is in the first row of its image */
     uint exists;
 } place;
 
@@ -109,7 +110,7 @@ static inline atto_index element_of(place p, atto_index f, atto_index channels, 
 #define ELEMENT(f) element_of(p, f, channels, per_run, magic, shift)
 
 /* The units of a tensor from f on, UNITS of them; what is not there is f again. */
-#define LOAD_UNITS(tensor, f, raw)                         \
+#define LOAD_UNITS(tensor, f, raw)                              \
     _Pragma("unroll") for (uint j = 0; j < UNITS; j++) raw[j] = \
         atto_load_unit(tensor, ELEMENT((f) + j * p.lanes < p.end ? (f) + j * p.lanes : (f)))
 
@@ -133,7 +134,7 @@ ATTO_UNROLLED void fold_lanes(float *v, place p, __local float *scratch, uint wh
 {
     const uint item = get_local_id(0), warps = p.lanes / 32;
     for (uint bit = min(p.lanes, 32u) / 2; bit > 0; bit /= 2) v[0] += atto_swap(v[0], bit);
-    if (warps < 2) return; /* all work-items */
+    if (warps < 2) return;        /* all work-items */
     barrier(CLK_LOCAL_MEM_FENCE); /* who still reads the last one */
     if (item % 32 == 0) scratch[item / 32] = v[0];
     barrier(CLK_LOCAL_MEM_FENCE);
@@ -284,8 +285,8 @@ ATTO_KERNEL void atto_batch_norm_finish(
     if (rstd) rstd[rstd_at + stat] = attop_rsqrt((var < 0.0f ? 0.0f : var) + eps);
     if (slabs == 0 || !running_mean) return;
     const float new = cumulative ? 1.0f / (float)(batches[batches_at] + 1) : momentum;
-    *running_mean = (1.0f - new) * *running_mean + new * m;
-    *running_var = (1.0f - new) * *running_var + new * (all_squares / (values - 1.0f));
+    *running_mean = (1.0f - new) * *running_mean + new *m;
+    *running_var = (1.0f - new) * *running_var + new *(all_squares / (values - 1.0f));
 }
 #endif
 
@@ -317,8 +318,9 @@ ATTO_UNROLLED void load_channels(channel_numbers *c, place p, atto_index channel
     }
 }
 
-#define LOAD_CHANNELS(c) \
-    load_channels(&(c), p, channels, mean, mean_at, rstd, rstd_at, w, w_at, b, b_at, per_stat, params)
+#define LOAD_CHANNELS(c)                                                                       \
+    load_channels(&(c), p, channels, mean, mean_at, rstd, rstd_at, w, w_at, b, b_at, per_stat, \
+                  params)
 
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_batch_norm_apply)
 ATTO_KERNEL void atto_batch_norm_apply(__global const ATTO_T *x, const ulong x_at,
@@ -366,7 +368,8 @@ ATTO_KERNEL void atto_batch_norm_apply(__global const ATTO_T *x, const ulong x_a
 
 /* x - mean and dz of unit j. r is the residual where there is one. */
 ATTO_UNROLLED void gradient_of(atto_unit x, atto_unit dy, atto_unit r, uint has_residual,
-                               const channel_numbers *c, float act_a, float act_b, float *d, float *dz)
+                               const channel_numbers *c, float act_a, float act_b, float *d,
+                               float *dz)
 {
     float vr[ATTO_RUN];
     atto_widen_unit(x, d);

@@ -222,10 +222,10 @@ ATTO_KERNEL void atto_softmax_backward(__global const ATTO_T *y, const ulong y_a
     const size_t outer = (run < runs ? run : 0) / per_row;                         \
     const size_t base = outer * cols * step + ((run < runs ? run : 0) - outer * per_row) * ATTO_RUN
 
-#define COLUMN(j)    ((c + (j)*ATTO_DEEP) * step) /* where unit j of a chunk is, */
-#define HAS_UNIT(j)  (c + (j)*ATTO_DEEP < count)  /* and whether it is */
-#define EACH_UNIT    _Pragma("unroll") for (uint j = 0; j < ATTO_ITEMS; j++)
-#define EACH_COLUMN  _Pragma("unroll") for (uint k = 0; k < ATTO_RUN; k++)
+#define COLUMN(j)   ((c + (j)*ATTO_DEEP) * step) /* where unit j of a chunk is, */
+#define HAS_UNIT(j) (c + (j)*ATTO_DEEP < count)  /* and whether it is */
+#define EACH_UNIT   _Pragma("unroll") for (uint j = 0; j < ATTO_ITEMS; j++)
+#define EACH_COLUMN _Pragma("unroll") for (uint k = 0; k < ATTO_RUN; k++)
 
 /* A chunk's units, all on their way before one is used. */
 ATTO_UNROLLED void load_columns(__global const ATTO_T *p, atto_index c, atto_index count,
@@ -279,13 +279,15 @@ ATTO_KERNEL void atto_softmax_forward_columns(__global const ATTO_T *x, const ul
         float own[ATTO_RUN];
         load_columns(x, c, count, step, raw);
         EACH_COLUMN own[k] = top[k];
-        EACH_UNIT if (HAS_UNIT(j)) {
+        EACH_UNIT if (HAS_UNIT(j))
+        {
             float v[ATTO_RUN];
             atto_widen_unit(raw[j], v);
             EACH_COLUMN top[k] = fmax(top[k], signed_of(v[k]));
         }
         EACH_COLUMN sum[k] *= attop_exp_share(own[k] - top[k]);
-        EACH_UNIT if (HAS_UNIT(j)) {
+        EACH_UNIT if (HAS_UNIT(j))
+        {
             float v[ATTO_RUN];
             atto_widen_unit(raw[j], v);
             EACH_COLUMN sum[k] += attop_exp_share(signed_of(v[k]) - top[k]);
@@ -295,7 +297,8 @@ ATTO_KERNEL void atto_softmax_forward_columns(__global const ATTO_T *x, const ul
     EACH_COLUMN sum[k] = last_of(sum[k]);
     for (COLUMN_CHUNKS(c)) {
         if (!ATTO_HELD) load_columns(x, c, count, step, raw);
-        EACH_UNIT if (HAS_UNIT(j)) {
+        EACH_UNIT if (HAS_UNIT(j))
+        {
             float v[ATTO_RUN];
             atto_widen_unit(raw[j], v);
             EACH_COLUMN v[k] = normalised(signed_of(v[k]), top[k], sum[k]);
@@ -325,7 +328,8 @@ ATTO_KERNEL void atto_softmax_backward_columns(__global const ATTO_T *y, const u
     for (COLUMN_CHUNKS(c)) {
         if (SUM_READS_Y) load_columns(y, c, count, step, raw);
         load_columns(dy, c, count, step, raw_dy);
-        EACH_UNIT if (HAS_UNIT(j)) {
+        EACH_UNIT if (HAS_UNIT(j))
+        {
             float v[ATTO_RUN] = { 0.0f }, d[ATTO_RUN];
             if (SUM_READS_Y) atto_widen_unit(raw[j], v);
             atto_widen_unit(raw_dy[j], d);
@@ -336,7 +340,8 @@ ATTO_KERNEL void atto_softmax_backward_columns(__global const ATTO_T *y, const u
     for (COLUMN_CHUNKS(c)) {
         if (!ATTO_HELD) load_columns(y, c, count, step, raw);
         if (!ATTO_HELD) load_columns(dy, c, count, step, raw_dy);
-        EACH_UNIT if (HAS_UNIT(j)) {
+        EACH_UNIT if (HAS_UNIT(j))
+        {
             float v[ATTO_RUN], d[ATTO_RUN];
             atto_widen_unit(raw[j], v);
             atto_widen_unit(raw_dy[j], d);
