@@ -12,6 +12,9 @@
 #define LANES_FROM    32    /* elements of a window from which on lanes share it out along width */
 #define CHANNEL_ITEMS 65536 /* work-items along channels that keep a GPU busy */
 #define CHANNEL_RUNS  4     /* neighbouring runs that a work-group reads at least */
+#define ROW_ITEMS \
+    (1 << 19) /* the same along width, where fewer lanes than ROW_LANES read too little */
+#define ROW_LANES 32
 
 typedef struct call {
     atto_device *dev;
@@ -279,8 +282,10 @@ static int64_t lanes_of(const call *k, int64_t runs, int64_t loads)
     const int64_t most = k->channels ? group / CHANNEL_RUNS : group;
     int64_t lanes = 1;
     if (loads < LANES_FROM) return 1;
+    const int64_t least = k->channels ? 1 : ROW_LANES;
+    const int64_t enough = k->channels ? CHANNEL_ITEMS : ROW_ITEMS;
     while (lanes < most && lanes * ATTO_POOL_ITEMS < loads &&
-           !(k->channels && runs * lanes >= CHANNEL_ITEMS))
+           !(lanes >= least && runs * lanes >= enough))
         lanes *= 2;
     return lanes;
 }

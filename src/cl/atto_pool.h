@@ -182,34 +182,45 @@ ATTO_UNROLLED void store_run(__global ATTO_T *p, atto_index at, const float *v)
 #endif
 }
 
-/* ATTO_VEC neighbours of which count exist; aligned: they begin at 16 bytes. */
-ATTO_UNROLLED void load_part(__global const ATTO_T *p, atto_index at, place count, uint aligned,
-                             float *v)
+/* 16 bytes of elements one by one. */
+static inline uint4 raw_of(const ATTO_T *e)
 {
-    if (aligned && count >= ATTO_VEC) {
-        atto_unpack(atto_fetch(p, at / ATTO_VEC), v);
-    } else {
+#if ATTO_VEC == 4
+    return as_uint4((float4)(ATTO_JOIN_4(e)));
+#else
+    return as_uint4((ushort8)(ATTO_JOIN_8(e)));
+#endif
+}
+
+/* ATTO_VEC neighbours of which count exist, others are FILL; aligned: they begin at 16 bytes. As they are stored:
+ * floats would have to be waited for before the branches meet. */
+static inline uint4 fetch_part(__global const ATTO_T *p, atto_index at, place count, uint aligned)
+{
+    ATTO_T e[ATTO_VEC];
+    if (aligned && count >= ATTO_VEC) return atto_fetch(p, at / ATTO_VEC);
 #pragma unroll
-        for (int k = 0; k < ATTO_VEC; k++) v[k] = k < count ? atto_load(p, at + k) : FILL;
-    }
+    for (int k = 0; k < ATTO_VEC; k++) e[k] = k < count ? p[at + k] : atto_narrow(FILL);
+    return raw_of(e);
 }
 
 #define SPAN (ATTO_VEC / 2)
 
-/* SPAN neighbours of which count exist, others are 0; aligned: they begin at 8 bytes. */
-ATTO_UNROLLED void load_span(__global const ATTO_T *p, atto_index at, place count, uint aligned,
-                             float *v)
+/* SPAN neighbours of which count exist, others are 0; aligned: they begin at 8 bytes. As they are stored. */
+static inline uint2 fetch_span(__global const ATTO_T *p, atto_index at, place count, uint aligned)
 {
-    if (aligned && count >= SPAN) {
-        const uint2 raw = ((__global const uint2 *)p)[at / SPAN];
-        float all[ATTO_VEC];
-        atto_unpack((uint4)(raw.x, raw.y, 0, 0), all);
+    ATTO_T e[ATTO_VEC];
+    if (aligned && count >= SPAN) return ((__global const uint2 *)p)[at / SPAN];
 #pragma unroll
-        for (int k = 0; k < SPAN; k++) v[k] = all[k];
-    } else {
+    for (int k = 0; k < ATTO_VEC; k++) e[k] = k < SPAN && k < count ? p[at + k] : atto_narrow(0.0f);
+    return raw_of(e).xy;
+}
+
+ATTO_UNROLLED void widen_span(uint2 raw, float *v)
+{
+    float all[ATTO_VEC];
+    atto_unpack((uint4)(raw.x, raw.y, 0, 0), all);
 #pragma unroll
-        for (int k = 0; k < SPAN; k++) v[k] = k < count ? atto_load(p, at + k) : 0.0f;
-    }
+    for (int k = 0; k < SPAN; k++) v[k] = all[k];
 }
 
 ATTO_UNROLLED void store_part(__global ATTO_T *p, atto_index at, place count, uint aligned,

@@ -60,24 +60,46 @@
 #define PACK(D)      ATTO_PASTE(atto_pack_, D)
 #define VECTOR_OF(p) ((__global uint4 *)(p))
 
-/* v = the run from element at on; step 0: one element for all of it. */
+#define BITS_f32(x)  as_uint(x)
+#define BITS_f16(x)  (uint)(x)
+#define BITS_bf16(x) (uint)(x)
+#define TAKE_f32(u)  as_float(u)
+#define TAKE_f16(u)  (ushort)(u)
+#define TAKE_bf16(u) (ushort)(u)
+#define BITS(D)      ATTO_PASTE(BITS_, D)
+#define TAKE(D)      ATTO_PASTE(TAKE_, D)
+
+/* FETCH_RUN: raw = the run from element at on, as it is stored; step 0: one element for all of it. Nothing waits
+ * for it before WIDEN_RUN makes floats of it. */
 #if ATTO_VECTORS
-#define LOAD_RUN(D, p, at, step, v)                                                          \
-    do {                                                                                     \
-        if ((step) == 0) { /* the same for all work-items */                                 \
-            const float one = WIDEN(D)((p)[at]);                                             \
-            _Pragma("unroll") for (uint k = 0; k < ATTO_RUN; k++)(v)[k] = one;               \
-        } else {                                                                             \
-            _Pragma("unroll") for (uint i = 0; i < RAWS(D); i++) UNPACK(D)(                  \
-                ((__global const uint4 *)(p))[(at) / PER_RAW(D) + i], (v) + i * PER_RAW(D)); \
-        }                                                                                    \
+#define FETCH_RUN(D, p, at, step, raw)                                     \
+    do {                                                                   \
+        if ((step) == 0) { /* the same for all work-items */               \
+            (raw)[0].x = BITS(D)((p)[at]);                                 \
+        } else {                                                           \
+            _Pragma("unroll") for (uint i = 0; i < RAWS(D); i++)(raw)[i] = \
+                ((__global const uint4 *)(p))[(at) / PER_RAW(D) + i];      \
+        }                                                                  \
+    } while (0)
+#define WIDEN_RUN(D, raw, step, v)                                             \
+    do {                                                                       \
+        if ((step) == 0) {                                                     \
+            const float one = WIDEN(D)(TAKE(D)((raw)[0].x));                   \
+            _Pragma("unroll") for (uint k = 0; k < ATTO_RUN; k++)(v)[k] = one; \
+        } else {                                                               \
+            _Pragma("unroll") for (uint i = 0; i < RAWS(D); i++)               \
+                UNPACK(D)((raw)[i], (v) + i * PER_RAW(D));                     \
+        }                                                                      \
     } while (0)
 #define STORE_RUN(D, p, at, v)                                                                 \
     _Pragma("unroll") for (uint i = 0; i < RAWS(D); i++) VECTOR_OF(p)[(at) / PER_RAW(D) + i] = \
         PACK(D)((v) + i * PER_RAW(D))
+#define RAW(D, name) uint4 name[ATTO_ITEMS][RAWS(D)]
 #else
-#define LOAD_RUN(D, p, at, step, v) (v)[0] = WIDEN(D)((p)[at])
-#define STORE_RUN(D, p, at, v)      (p)[at] = NARROW(D)((v)[0])
+#define FETCH_RUN(D, p, at, step, raw) (raw)[0] = (p)[at]
+#define WIDEN_RUN(D, raw, step, v)     (v)[0] = WIDEN(D)((raw)[0])
+#define STORE_RUN(D, p, at, v)         (p)[at] = NARROW(D)((v)[0])
+#define RAW(D, name)                   STORAGE(D) name[ATTO_ITEMS][1]
 #endif
 
 /* ---- what the kernels read ---- */
@@ -102,9 +124,12 @@
 #define PARAMETER(name, D)        __global const STORAGE(D) * name##_data, const ulong name##_at,
 #define STRIDE_PARAMETER(name, D) , const atto_index4 name##_stride
 #define ADVANCE(name, D)          name##_data += name##_at;
-#define ARRAY(name, D)            float name[ATTO_ITEMS][ATTO_RUN];
-#define LOAD(name, D)             LOAD_RUN(D, name##_data, OFFSET(name), STEP(name), name[j]);
-#define TAIL(name, D)             const float name = WIDEN(D)(name##_data[tail]);
+#define ARRAY(name, D)            RAW(D, name##_raw);
+#define FETCH(name, D)            FETCH_RUN(D, name##_data, OFFSET(name), STEP(name), name##_raw[j]);
+#define FLOATS(name, D)   \
+    float name[ATTO_RUN]; \
+    WIDEN_RUN(D, name##_raw[j], STEP(name), name);
+#define TAIL(name, D) const float name = WIDEN(D)(name##_data[tail]);
 
 #if ATTO_STRIDED
 #define WALK(inputs) ATTO_WALK_PARAMETERS inputs(STRIDE_PARAMETER)
@@ -151,14 +176,15 @@ ATTO_KERNEL void atto_loss_each(INPUTS(PARAMETER) __global float *loss, const ul
     {
         if (RUN_OF(j) >= runs) continue;
         LOCATE(RUN_OF(j));
-        INPUTS(LOAD)
+        INPUTS(FETCH)
     }
     EACH_ITEM
     {
         if (RUN_OF(j) >= runs) continue;
         LOCATE(RUN_OF(j));
+        INPUTS(FLOATS)
         float v[ATTO_RUN];
-        EACH_ELEMENT v[k] = VALUE([j][k]);
+        EACH_ELEMENT v[k] = VALUE([k]);
         STORE_RUN(f32, loss, OFFSET(loss), v);
     }
 #if !ATTO_STRIDED
@@ -189,12 +215,13 @@ ATTO_KERNEL void atto_loss_sum(INPUTS(PARAMETER) __global float *partial, const 
         {
             if (RUN_OF(j) >= runs) continue;
             LOCATE(RUN_OF(j));
-            INPUTS(LOAD)
+            INPUTS(FETCH)
         }
         EACH_ITEM
         {
             if (RUN_OF(j) >= runs) continue;
-            EACH_ELEMENT sum += VALUE([j][k]);
+            INPUTS(FLOATS)
+            EACH_ELEMENT sum += VALUE([k]);
         }
     }
 #if !ATTO_STRIDED
@@ -248,18 +275,18 @@ ATTO_KERNEL void atto_loss_finish(__global const float *partial, const ulong par
 #define OUT_STRIDE_PARAMETER(name, slope) , const atto_index4 name##_stride
 #define ADD_PARAMETER(name, slope)        , const uint add_##name
 #define OUT_ADVANCE(name, slope)          name += name##_at;
-#define OLD_ARRAY(name, slope)            float old_##name[ATTO_ITEMS][ATTO_RUN];
-#define OLD_LOAD(name, slope) \
-    if (add_##name) LOAD_RUN(ATTO_OUT, name, OFFSET(name), STEP(name), old_##name[j]);
-#define OUT_STORE(name, slope)                        \
-    {                                                 \
-        float v[ATTO_RUN];                            \
-        EACH_ELEMENT                                  \
-        {                                             \
-            v[k] = G([j][k]) * slope([j][k]);         \
-            if (add_##name) v[k] += old_##name[j][k]; \
-        }                                             \
-        STORE_RUN(ATTO_OUT, name, OFFSET(name), v);   \
+#define OLD_ARRAY(name, slope)            RAW(ATTO_OUT, old_##name##_raw);
+#define OLD_FETCH(name, slope) \
+    if (add_##name) FETCH_RUN(ATTO_OUT, name, OFFSET(name), STEP(name), old_##name##_raw[j]);
+#define OUT_STORE(name, slope)                                         \
+    {                                                                  \
+        float v[ATTO_RUN], old[ATTO_RUN];                              \
+        EACH_ELEMENT v[k] = G([k]) * slope([k]);                       \
+        if (add_##name) {                                              \
+            WIDEN_RUN(ATTO_OUT, old_##name##_raw[j], STEP(name), old); \
+            EACH_ELEMENT v[k] += old[k];                               \
+        }                                                              \
+        STORE_RUN(ATTO_OUT, name, OFFSET(name), v);                    \
     }
 #define OUT_TAIL(name, slope)                                                     \
     {                                                                             \
@@ -290,13 +317,14 @@ ATTO_KERNEL void atto_loss_backward(BACKWARD_INPUTS(PARAMETER)
     {
         if (RUN_OF(j) >= runs) continue;
         LOCATE(RUN_OF(j));
-        BACKWARD_INPUTS(LOAD)
-        OUTPUTS(OLD_LOAD)
+        BACKWARD_INPUTS(FETCH)
+        OUTPUTS(OLD_FETCH)
     }
     EACH_ITEM
     {
         if (RUN_OF(j) >= runs) continue;
         LOCATE(RUN_OF(j));
+        BACKWARD_INPUTS(FLOATS)
         OUTPUTS(OUT_STORE)
     }
 #if !ATTO_STRIDED

@@ -257,19 +257,22 @@ ATTO_UNROLLED void fold_share(forward f, place r, place first, place end, place 
                               place *best_at)
 {
     for (place q = first; q < end; q += along * ATTO_ITEMS) {
-        float v[ATTO_ITEMS][ATTO_RUN];
+        atto_unit raw[ATTO_ITEMS];
 #pragma unroll
         for (int j = 0; j < ATTO_ITEMS; j++)
-            if (q + j * along < end) load_run(f.x, PIXEL(r, q + j * along, f.x_stride), v[j]);
+            if (q + j * along < end)
+                raw[j] = atto_load_unit(f.x, PIXEL(r, q + j * along, f.x_stride));
 #pragma unroll
         for (int j = 0; j < ATTO_ITEMS; j++) {
+            float v[ATTO_RUN];
             if (q + j * along >= end) continue;
+            atto_widen_unit(raw[j], v);
 #pragma unroll
             for (uint k = 0; k < ATTO_RUN; k++) {
                 const place apart = ATTO_CHANNELS ? 0 : (place)k;
                 const place here = r * f.columns.in + q + j * along + apart;
                 if (ATTO_MAX && best_at[k] < 0) best_at[k] = here;
-                fold(&best[k], &best_at[k], v[j][k], here);
+                fold(&best[k], &best_at[k], v[k], here);
             }
         }
     }
@@ -348,15 +351,16 @@ ATTO_KERNEL void atto_pool_forward_lanes(FORWARD_PARAMETERS, const uint lanes, c
 #endif
 
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_pool_forward_paired)
-/* Row r from column `left` on, and the element before it; what does not exist is FILL. */
-ATTO_UNROLLED void load_row(forward f, place r, place left, uint aligned, float *v, float *before)
+/* Row r from column `left` on, and the element before it, as they are stored; what does not exist is FILL. */
+ATTO_UNROLLED void fetch_row(forward f, place r, place left, uint aligned, uint4 *raw,
+                             ATTO_T *before)
 {
     const uint inside = r >= 0 && r < f.rows.in;
     const place count = inside ? f.columns.in - left : 0;
     const atto_index from = PIXEL(inside ? r : 0, left, f.x_stride);
-    load_part(f.x, from, count, aligned, v);
-    load_part(f.x, from + ATTO_VEC, count - ATTO_VEC, aligned, v + ATTO_VEC);
-    *before = ATTO_WINDOW == 3 && inside && left > 0 ? atto_load(f.x, from - 1) : FILL;
+    raw[0] = fetch_part(f.x, from, count, aligned);
+    raw[1] = fetch_part(f.x, from + ATTO_VEC, count - ATTO_VEC, aligned);
+    *before = ATTO_WINDOW == 3 && inside && left > 0 ? f.x[from - 1] : atto_narrow(FILL);
 }
 
 /* aligned: bit 0: rows of x begin at 16 bytes, 1: those of y, 2: those of indices. */
@@ -368,7 +372,9 @@ ATTO_KERNEL void atto_pool_forward_paired(FORWARD_PARAMETERS, const uint aligned
     const forward f = FORWARD_AT(at);
     const place oh = HEIGHT_OF(at), ow = WIDTH_OF(at), edge = ATTO_WINDOW == 3;
     const place top = 2 * oh - edge, left = 2 * ow, count = f.columns.out - ow;
-    float best[ATTO_VEC], v[ATTO_WINDOW][2 * ATTO_VEC], before[ATTO_WINDOW];
+    uint4 raw[ATTO_WINDOW][2];
+    ATTO_T raw_before[ATTO_WINDOW];
+    float best[ATTO_VEC];
     place best_at[ATTO_VEC];
 #pragma unroll
     for (int k = 0; k < ATTO_VEC; k++) {
@@ -377,18 +383,22 @@ ATTO_KERNEL void atto_pool_forward_paired(FORWARD_PARAMETERS, const uint aligned
     }
 #pragma unroll
     for (int i = 0; i < ATTO_WINDOW; i++)
-        load_row(f, top + i, left, aligned & 1u, v[i], &before[i]);
+        fetch_row(f, top + i, left, aligned & 1u, raw[i], &raw_before[i]);
 #pragma unroll
     for (int i = 0; i < ATTO_WINDOW; i++) {
         const place first = (top + i) * f.columns.in + left;
+        const float before = atto_widen(raw_before[i]);
+        float v[2 * ATTO_VEC];
+        atto_unpack(raw[i][0], v);
+        atto_unpack(raw[i][1], v + ATTO_VEC);
 #pragma unroll
         for (int k = 0; k < ATTO_VEC; k++) {
 #if ATTO_WINDOW == 3
-            fold(&best[k], &best_at[k], k == 0 ? before[i] : v[i][k == 0 ? 0 : 2 * k - 1],
+            fold(&best[k], &best_at[k], k == 0 ? before : v[k == 0 ? 0 : 2 * k - 1],
                  first + 2 * k - 1);
 #endif
-            fold(&best[k], &best_at[k], v[i][2 * k], first + 2 * k);
-            fold(&best[k], &best_at[k], v[i][2 * k + 1], first + 2 * k + 1);
+            fold(&best[k], &best_at[k], v[2 * k], first + 2 * k);
+            fold(&best[k], &best_at[k], v[2 * k + 1], first + 2 * k + 1);
         }
     }
     if (!ATTO_MAX) {
@@ -622,21 +632,28 @@ ATTO_KERNEL void atto_pool_backward_whole(BACKWARD_PARAMETERS)
 #endif
 
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_pool_backward_paired)
-/* Gradients of outputs ow to ow + SPAN of row oh, as their elements get them, and indices; what
- * does not exist is 0, and no index. */
-ATTO_UNROLLED void load_outputs(backward b, place oh, place ow, uint aligned, float *v,
-                                position_t *index)
+/* Gradients of outputs ow to ow + SPAN of row oh, as they are stored, and indices; what does not exist is
+ * 0, and no index. */
+ATTO_UNROLLED void fetch_outputs(backward b, place oh, place ow, uint aligned, uint2 *span,
+                                 ATTO_T *last, position_t *index)
 {
     const uint inside = oh < b.rows.out;
     const place row = inside ? oh : 0, count = inside ? b.columns.out - ow : 0;
     const atto_index from = PIXEL(row, ow, b.dy_stride), at = PIXEL(row, ow, b.indices_stride);
-    load_span(b.dy, from, count, aligned & 2u, v);
-    v[SPAN] = ATTO_WINDOW == 3 && count > SPAN ? atto_load(b.dy, from + SPAN) : 0.0f;
-    if (ATTO_MAX) {
-        load_span_positions(b.indices, at, count, aligned & 4u, index);
-        index[SPAN] = ATTO_WINDOW == 3 && count > SPAN ? b.indices[at + SPAN] : (position_t)-1;
-        return;
-    }
+    *span = fetch_span(b.dy, from, count, aligned & 2u);
+    *last = ATTO_WINDOW == 3 && count > SPAN ? b.dy[from + SPAN] : atto_narrow(0.0f);
+    if (!ATTO_MAX) return;
+    load_span_positions(b.indices, at, count, aligned & 4u, index);
+    index[SPAN] = ATTO_WINDOW == 3 && count > SPAN ? b.indices[at + SPAN] : (position_t)-1;
+}
+
+/* The gradients as their elements get them. */
+ATTO_UNROLLED void widen_outputs(backward b, place oh, place ow, uint2 span, ATTO_T last, float *v)
+{
+    const place row = oh < b.rows.out ? oh : 0, count = oh < b.rows.out ? b.columns.out - ow : 0;
+    widen_span(span, v);
+    v[SPAN] = atto_widen(last);
+    if (ATTO_MAX) return;
     const window high = window_of(b.rows, row);
 #pragma unroll
     for (int k = 0; k <= SPAN; k++) {
@@ -674,11 +691,16 @@ ATTO_KERNEL void atto_pool_backward_paired(BACKWARD_PARAMETERS, const uint align
     const atto_index4 at = atto_walk(t, size, magic, shift);
     const backward b = BACKWARD_AT(at);
     const place ow = WIDTH_OF(at) / 2, left = 2 * ow, count = b.columns.in - left;
+    uint2 span[ATTO_WINDOW - 1];
+    ATTO_T last[ATTO_WINDOW - 1];
     float v[ATTO_WINDOW - 1][SPAN + 1];
     position_t index[ATTO_WINDOW - 1][SPAN + 1];
 #pragma unroll
     for (int i = 0; i < ATTO_WINDOW - 1; i++)
-        load_outputs(b, HEIGHT_OF(at) + i, ow, aligned, v[i], index[i]);
+        fetch_outputs(b, HEIGHT_OF(at) + i, ow, aligned, &span[i], &last[i], index[i]);
+#pragma unroll
+    for (int i = 0; i < ATTO_WINDOW - 1; i++)
+        widen_outputs(b, HEIGHT_OF(at) + i, ow, span[i], last[i], v[i]);
 #pragma unroll
     for (int down = 0; down < 2; down++) {
         const place r = 2 * HEIGHT_OF(at) + down;
@@ -687,7 +709,7 @@ ATTO_KERNEL void atto_pool_backward_paired(BACKWARD_PARAMETERS, const uint align
         if (r >= b.rows.in) continue;
         sum_outputs(v, index, down, r * b.columns.in + left, sum);
         if (b.add) {
-            load_part(b.dx, to, count, aligned & 1u, old);
+            atto_unpack(fetch_part(b.dx, to, count, aligned & 1u), old);
             atto_add_run(sum, old);
         }
         store_part(b.dx, to, count, aligned & 1u, sum);
