@@ -27,8 +27,8 @@ typedef enum bench_layout {
 /* Small tensors that a row's prepare may add. */
 #define BENCH_EXTRAS 7
 
-/* Bytes of one row of a tensor that a multiprocessor can hold: registers and local memory are 256 and 228 KiB
- * on large GPUs, and less where there is more to hold than the row. */
+/* Bytes of one row of a tensor that a multiprocessor can hold: registers and local memory are 256
+ * and 228 KiB on large GPUs, and less where there is more to hold than the row. */
 #define BENCH_ON_CHIP (128 * 1024)
 
 /* The sizes of a row of matrices; zeroed where the row is elementwise. */
@@ -179,7 +179,8 @@ atto_status bench_measure(bench *b, const bench_case *c, bench_result *out);
 /* Runs a case once, in tensors of its own. */
 atto_status bench_run(bench *b, const bench_case *c);
 
-/* Writes "op pass dtype layout", and the sizes where there are matrices: what a filter is part of. */
+/* Writes "op pass dtype layout", and the sizes where there are matrices: what a filter is part
+ * of. */
 void bench_case_text(const bench_case *c, char *out, size_t size);
 
 /* The sizes with which a row runs: on CPUs a quarter of those from 1024 on; then the largest one
@@ -249,7 +250,8 @@ double bench_clock(void);
 /* Sorts values and returns the median. */
 double bench_median(double *values, int32_t n);
 
-/* Any labels below classes into an i32 vector; not in order, or neighbours would share cache lines. */
+/* Any labels below classes into an i32 vector; not in order, or neighbours would share cache
+ * lines. */
 atto_status bench_write_labels(int64_t classes, const atto_tensor *labels);
 
 #endif

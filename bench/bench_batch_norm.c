@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* Benchmark rows of batch norm in training: images [images, channels, 56, 56] or 28 x 28, row-major, and rows
- * [rows, channels], which is what channels_last images are.
+/* Benchmark rows of batch norm in training: images [images, channels, 56, 56] or 28 x 28,
+ * row-major, and rows [rows, channels], which is what channels_last images are.
  *
- * Forward reads x twice and writes y, backward reads x and dy twice and writes dx; channels do not count. With a
- * residual and relu forward reads that too; backward reads x, dy and the residual, writes dresidual, and reads that and
- * x for dx. */
+ * Forward reads x twice and writes y, backward reads x and dy twice and writes dx; channels do not
+ * count. With a residual and relu forward reads that too; backward reads x, dy and the residual,
+ * writes dresidual, and reads that and x for dx. */
 #include <string.h>
 
 #include "bench.h"

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Benchmark rows of group norm with 32 groups, and of instance norm, over [n, 64, 56, 56], row-major and
- * channels_last.
+/* Benchmark rows of group norm with 32 groups, and of instance norm, over [n, 64, 56, 56],
+ * row-major and channels_last.
  *
- * Forward reads x twice and writes y, backward reads x and dy twice and writes dx; channels do not count. */
+ * Forward reads x twice and writes y, backward reads x and dy twice and writes dx; channels do not
+ * count. */
 #include "bench.h"
 
 #include <string.h>

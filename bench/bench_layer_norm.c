@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Benchmark rows of layer norm and RMS norm: [rows, cols] over the last dimension, parameters in f32.
+/* Benchmark rows of layer norm and RMS norm: [rows, cols] over the last dimension, parameters in
+ * f32.
  *
  * Forward reads x and writes y; backward reads x and dy and writes dx, with dw and db on the way.
  * What is as long as a row or a column does not count. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Benchmark rows of pointwise losses: x and target of one shape.
  *
- * The mean reads both once; backward reads both and writes dx, or dx and dtarget. Without a reduction
- * each element's loss, which is f32, is written as well. */
+ * The mean reads both once; backward reads both and writes dx, or dx and dtarget. Without a
+ * reduction each element's loss, which is f32, is written as well. */
 #include "bench.h"
 
 enum { LOSS, DLOSS, DTARGET };

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Benchmark rows of negative log-likelihood: logarithms of probabilities [rows, cols], labels, the mean.
+/* Benchmark rows of negative log-likelihood: logarithms of probabilities [rows, cols], labels, the
+ * mean.
  *
- * Backward writes dx; labels and scalars do not count, and nothing else of forward is there to count. */
+ * Backward writes dx; labels and scalars do not count, and nothing else of forward is there to
+ * count. */
 #include "bench.h"
 
 enum { LABELS, LOSS, TOTAL, DLOSS };

@@ -24,8 +24,8 @@ void bench_optim_drop(void)
     memset(&made, 0, sizeof made);
 }
 
-/* Of 150 parameters the first has 31 % of the elements, as an embedding has; every third of the others
- * is a bias of 768; the rest share what is left. */
+/* Of 150 parameters the first has 31 % of the elements, as an embedding has; every third of the
+ * others is a bias of 768; the rest share what is left. */
 static int64_t size_of(int32_t i, int64_t elements)
 {
     const int64_t bias = elements > 768 * 1000 ? 768 : 1;
@@ -99,8 +99,8 @@ static atto_status step(atto_device *dev, const bench_row *row, const bench_tens
     .default_dtypes = BENCH_DTYPE(ATTO_F16) | BENCH_DTYPE(ATTO_BF16), \
     .dtypes = BENCH_DTYPE(ATTO_F16) | BENCH_DTYPE(ATTO_BF16)
 
-/* reads and writes in units of the value's dtype: of 16-bit values the gradient is one, the value is
- * one (written only), master and states are two each. */
+/* reads and writes in units of the value's dtype: of 16-bit values the gradient is one, the value
+ * is one (written only), master and states are two each. */
 /* clang-format off */
 const bench_row bench_optim_rows[] = {
     { .op = "adamw",   .pass = "step", .call = step, .reads = 4, .writes = 3, .flops = 14, F32 },

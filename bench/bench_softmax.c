@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Benchmark rows of softmax over the last dimension of [rows, cols], and over the first ("columns").
+/* Benchmark rows of softmax over the last dimension of [rows, cols], and over the first
+ * ("columns").
  *
- * Forward reads x and writes y, backward reads y and dy and writes dx; what is read is read twice where a row is too
- * long to be held. */
+ * Forward reads x and writes y, backward reads y and dy and writes dx; what is read is read twice
+ * where a row is too long to be held. */
 #include "bench.h"
 
 static atto_status forward(atto_device *dev, const bench_tensors *t, atto_softmax_kind kind,

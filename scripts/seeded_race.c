@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A loop over threads, with a race when SEEDED is defined: scripts/tsan.sh must see the difference. */
+/* A loop over threads, with a race when SEEDED is defined: scripts/tsan.sh must see the
+ * difference. */
 #include <stdio.h>
 
 #define N 100000

@@ -5,7 +5,8 @@
 
 #include <attocl/tensor.h>
 
-/* [outer, size, step]: element i along dim of row r stands at (r / step * size + i) * step + r % step. */
+/* [outer, size, step]: element i along dim of row r stands at (r / step * size + i) * step + r %
+ * step. */
 typedef struct atto__axis {
     int64_t outer, size, step;
 } atto__axis;

@@ -46,11 +46,12 @@ typedef struct atto__vtable {
     /* "cpu", "opencl": what logs and tests print. */
     const char *name;
 
-    /* Waits for what is in flight and releases everything that open made. No memory is held any more. */
+    /* Waits for what is in flight and releases everything that open made. No memory is held any
+     * more. */
     void (*close)(atto_device *dev);
 
-    /* Memory: a new block of bytes > 0, contents undefined; on drivers that would fail only at first use,
-     * used once (committed). *out is the
+    /* Memory: a new block of bytes > 0, contents undefined; on drivers that would fail only at
+     * first use, used once (committed). *out is the
      * handle that buffers carry: a pointer on the CPU, a cl_mem on OpenCL. ATTO_E_MEMORY without
      * side effects when there is none. */
     atto_status (*alloc)(atto_device *dev, size_t bytes, void **out);
@@ -63,12 +64,12 @@ typedef struct atto__vtable {
     atto_status (*read)(atto_device *dev, void *memory, size_t offset_bytes, void *data,
                         size_t bytes);
 
-    /* A 32-bit word of device memory without waiting: *word is what the last read that has come back
-     * brought (0 when none has), and another read may start. The same block at every call. */
+    /* A 32-bit word of device memory without waiting: *word is what the last read that has come
+     * back brought (0 when none has), and another read may start. The same block at every call. */
     atto_status (*poll)(atto_device *dev, void *memory, uint32_t *word);
 
-    /* Shows a block's bytes to the host, when everything enqueued has run, until unmap takes the same
-     * pointer. ATTO_MAP_WRITE: all of them will be written. */
+    /* Shows a block's bytes to the host, when everything enqueued has run, until unmap takes the
+     * same pointer. ATTO_MAP_WRITE: all of them will be written. */
     atto_status (*map)(atto_device *dev, void *memory, size_t offset_bytes, size_t bytes,
                        atto_map_mode mode, void **out);
     atto_status (*unmap)(atto_device *dev, void *memory, void *mapped);
@@ -84,17 +85,18 @@ typedef struct atto__vtable {
     atto_status (*fill)(atto_device *dev, const atto_tensor *dst, uint64_t bits,
                         const atto__layout *layout);
 
-    /* Kernels of the user's. create builds from a source, asks for the part that this backend needs,
-     * and tells what parameters the kernel has; *out is the backend's own. launch gets arguments
-     * that fit them, with the tensors' final views, and n > 0. */
+    /* Kernels of the user's. create builds from a source, asks for the part that this backend
+     * needs, and tells what parameters the kernel has; *out is the backend's own. launch gets
+     * arguments that fit them, with the tensors' final views, and n > 0. */
     atto_status (*kernel_create)(atto_device *dev, const atto_kernel_source *source, void **out,
                                  atto__signature *signature);
     void (*kernel_destroy)(atto_device *dev, void *kernel);
     atto_status (*launch)(atto_device *dev, void *kernel, int64_t n, const atto_kernel_arg *args,
                           int32_t count);
 
-    /* Optimisers (optim.h, cl/atto_optim.h). norm writes a chunk's partials; begin, once a step, reads
-     * those of all chunks and writes coefficients, steps and control; step updates a chunk. */
+    /* Optimisers (optim.h, cl/atto_optim.h). norm writes a chunk's partials; begin, once a step,
+     * reads those of all chunks and writes coefficients, steps and control; step updates a
+     * chunk. */
     atto_status (*optim_norm)(atto_device *dev, const struct atto__optim_args *a);
     atto_status (*optim_begin)(atto_device *dev, const struct atto__optim_args *a);
     atto_status (*optim_step)(atto_device *dev, const struct atto__optim_args *a);
@@ -107,8 +109,9 @@ typedef struct atto__vtable {
     /* Whether the op would run here on this dtype; may build a kernel. */
     bool (*supports)(atto_device *dev, atto_op op, atto_dtype dtype);
 
-    /* The ops. layout is NULL unless the op table says ELEMENTWISE, BROADCAST or IMAGES. ATTO_E_BUILD (the kernel cannot
-     * be built) makes run.c fall back to the CPU; any other failure is the call's result. */
+    /* The ops. layout is NULL unless the op table says ELEMENTWISE, BROADCAST or IMAGES.
+     * ATTO_E_BUILD (the kernel cannot be built) makes run.c fall back to the CPU; any other failure
+     * is the call's result. */
 #define X(op, OP, layout, autocast, in_place, random, data_errors)               \
     atto_status (*op##_forward)(atto_device *, const struct atto_##op##_args *,  \
                                 const atto__layout *);                           \

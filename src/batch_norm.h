@@ -20,7 +20,8 @@ static inline atto__batch_norm atto__batch_norm_of(const atto_tensor *x, bool ch
     return b;
 }
 
-/* x as [n, channels, size], or [n, size, channels] where it is channels_last, in groups of channels. */
+/* x as [n, channels, size], or [n, size, channels] where it is channels_last, in groups of
+ * channels. */
 typedef struct atto__group_norm {
     int64_t n, channels, size;
     int64_t values; /* in each group of an image */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What both backends derive from the arguments of layer norm and RMS norm, which are one op to them. */
+/* What both backends derive from the arguments of layer norm and RMS norm, which are one op to
+ * them. */
 #ifndef ATTO_LAYER_NORM_H
 #define ATTO_LAYER_NORM_H
 

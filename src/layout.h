@@ -11,19 +11,20 @@
 /* Elements from the view's first to one past its last; 0 when empty. Needs a valid view. */
 int64_t atto__extent(const atto_tensor *t);
 
-/* Rank, dtype, sizes, strides and offset are legal and their products fit in 63 bits. what names the
- * tensor in the message ("act_forward: x"). */
+/* Rank, dtype, sizes, strides and offset are legal and their products fit in 63 bits. what names
+ * the tensor in the message ("act_forward: x"). */
 atto_status atto__shape_check(const atto_tensor *t, const char *what);
 
-/* And the view lies inside its buffer, which only an empty one may lack, and which is not mapped. */
+/* And the view lies inside its buffer, which only an empty one may lack, and which is not
+ * mapped. */
 atto_status atto__view_check(const atto_tensor *t, const char *what);
 
 /* Row-major without gaps, or empty. */
 bool atto__view_dense(const atto_tensor *t);
 
-/* Turns the view into a matrix [rows, columns] with unit stride along its rows, all dimensions but the
- * last merged; a vector is one row, a single element 1 x 1. False, with the view as it was, where
- * strides do not allow that. */
+/* Turns the view into a matrix [rows, columns] with unit stride along its rows, all dimensions but
+ * the last merged; a vector is one row, a single element 1 x 1. False, with the view as it was,
+ * where strides do not allow that. */
 bool atto__view_rows(atto_tensor *t);
 
 /* Moves a dimension: those between get out of its way. */
@@ -32,16 +33,17 @@ void atto__view_move(atto_tensor *t, int32_t from, int32_t to);
 /* Without gaps and row-major but for dimension innermost, which has unit stride; or empty. */
 bool atto__view_dense_by(const atto_tensor *t, int32_t innermost);
 
-/* The channels' dimension, 0 or 1, of an image of three dimensions or more that is channels_last and
- * without gaps; the last dimension of any other view. */
+/* The channels' dimension, 0 or 1, of an image of three dimensions or more that is channels_last
+ * and without gaps; the last dimension of any other view. */
 int32_t atto__view_innermost(const atto_tensor *t);
 
-/* Turns a view of spatial + 1 or spatial + 2 dimensions, spatial 1 or 2, into [batch, channels, height,
- * width]; a missing one has size 1. Strides of dimensions of size 1 become 0. */
+/* Turns a view of spatial + 1 or spatial + 2 dimensions, spatial 1 or 2, into [batch, channels,
+ * height, width]; a missing one has size 1. Strides of dimensions of size 1 become 0. */
 void atto__view_image(atto_tensor *t, int32_t spatial);
 
-/* Makes a view [batch, channels, height, width] one with unit stride along channels, or along width: a
- * stride 0 there becomes 1. False, with the view as it was, where its strides are others. */
+/* Makes a view [batch, channels, height, width] one with unit stride along channels, or along
+ * width: a stride 0 there becomes 1. False, with the view as it was, where its strides are
+ * others. */
 bool atto__image_unit(atto_tensor *t, bool channels_last);
 
 /* Whether such a view has unit stride along channels, and not along width. */
@@ -59,9 +61,9 @@ bool atto__view_overlap(const atto_tensor *a, const atto_tensor *b);
 
 bool atto__shape_same(const atto_tensor *a, const atto_tensor *b);
 
-/* Gives the view full's rank and shape, with stride 0 where it has size 1 or no dimension. dims: bit
- * d for each dimension of full that the view, having fewer, lacks; 0: the first ones. False, with the
- * view as it was, where a size is neither 1 nor full's. */
+/* Gives the view full's rank and shape, with stride 0 where it has size 1 or no dimension. dims:
+ * bit d for each dimension of full that the view, having fewer, lacks; 0: the first ones. False,
+ * with the view as it was, where a size is neither 1 nor full's. */
 bool atto__view_expand(atto_tensor *view, const atto_tensor *full, uint32_t dims);
 
 /* Writes "[2,3,4]" into text (at least 8 * 21 + 3 bytes) and returns it. */

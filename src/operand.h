@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The tensors of one call: checks that need no knowledge of the op, and dense copies of those that a
- * backend cannot walk. */
+/* The tensors of one call: checks that need no knowledge of the op, and dense copies of those that
+ * a backend cannot walk. */
 #ifndef ATTO_OPERAND_H
 #define ATTO_OPERAND_H
 
@@ -41,14 +41,15 @@ atto_status atto__operands_check_aliases(const atto__operands *set, bool in_plac
  * ATTO_E_STRIDE if the device's options forbid that. */
 atto_status atto__operand_pack(atto__operands *set, atto__operand *o);
 
-/* Of views that were expanded to full: the same where that takes too many dimensions. All of them get
- * one other order of dimensions, in which those that one output sums up, or that a reduction folds
- * (bit d of folded), stand together, so that two outputs and any inputs merge to four; counter is reordered with them. */
+/* Of views that were expanded to full: the same where that takes too many dimensions. All of them
+ * get one other order of dimensions, in which those that one output sums up, or that a reduction
+ * folds (bit d of folded), stand together, so that two outputs and any inputs merge to four;
+ * counter is reordered with them. */
 atto_status atto__operands_pack_expanded(atto__operands *set, const atto_tensor *full,
                                          uint32_t folded, atto_tensor *counter);
 
-/* A view of full's shape whose strides count the elements of the folded dimensions in row-major order;
- * the others have stride 0. */
+/* A view of full's shape whose strides count the elements of the folded dimensions in row-major
+ * order; the others have stride 0. */
 atto_tensor atto__folded_counter(const atto_tensor *full, uint32_t folded);
 
 /* Packed outputs go back where they belong. */

@@ -19,8 +19,8 @@ typedef struct atto__optim_method {
     bool centered;
 } atto__optim_method;
 
-/* Whether the method keeps state i of each element: SGD 0 = buffer; Adam 0 = m, 1 = v; RMSprop 0 = v,
- * 1 = average, 2 = buffer. */
+/* Whether the method keeps state i of each element: SGD 0 = buffer; Adam 0 = m, 1 = v; RMSprop 0 =
+ * v, 1 = average, 2 = buffer. */
 static inline bool atto__optim_keeps(const atto__optim_method *method, int32_t i)
 {
     switch (method->kind) {

@@ -35,8 +35,9 @@ void atto__yield(void);
 /* Sleeps as briefly as the system can, some tens of microseconds. */
 void atto__nap(void);
 
-/* The processor that the calling thread runs on, or -1; moves the thread to another one if it runs on that
- * and may run elsewhere (Linux; elsewhere nothing happens). Where it may run stays as it was. */
+/* The processor that the calling thread runs on, or -1; moves the thread to another one if it runs
+ * on that and may run elsewhere (Linux; elsewhere nothing happens). Where it may run stays as it
+ * was. */
 int32_t atto__processor(void);
 void atto__leave_processor(int32_t processor);
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Reductions as the backends see them: which dimensions of a walk an output keeps, which it folds. */
+/* Reductions as the backends see them: which dimensions of a walk an output keeps, which it
+ * folds. */
 #ifndef ATTO_REDUCTION_H
 #define ATTO_REDUCTION_H
 
@@ -64,8 +65,8 @@ atto__reduction atto__reduction_of(const struct atto_reduce_args *a, const atto_
 atto__reduction atto__ties_of(const struct atto_reduce_args *a, const atto__layout *layout,
                               const atto_tensor *share);
 
-/* The two gradients of an op with inputs a and b, in an order in which none overwrites what the other
- * one still reads: at most one is in place. */
+/* The two gradients of an op with inputs a and b, in an order in which none overwrites what the
+ * other one still reads: at most one is in place. */
 typedef struct atto__gradient {
     const atto_tensor *out; /* NULL: not wanted */
     bool add;
@@ -74,8 +75,8 @@ typedef struct atto__gradient {
 
 void atto__gradients_order(atto__gradient *pair, const atto_tensor *const *inputs, int32_t count);
 
-/* Whether the gradients of the kind are dy or -dy and need no values: SIGNS in tables.h. False for a
- * value that is no kind. */
+/* Whether the gradients of the kind are dy or -dy and need no values: SIGNS in tables.h. False for
+ * a value that is no kind. */
 bool atto__gradient_is_sign(atto_binary_kind kind);
 
 #endif

@@ -218,8 +218,8 @@ static const atto_tensor *full_of(const call *c, atto_tensor *made)
     return made;
 }
 
-/* A walk of expanded tensors is led by the full one; another could sort dimensions badly. counter, if
- * not NULL, goes along and becomes the layout's index. */
+/* A walk of expanded tensors is led by the full one; another could sort dimensions badly. counter,
+ * if not NULL, goes along and becomes the layout's index. */
 static bool try_merge_expanded(call *c, const atto_tensor *full, atto_tensor *counter,
                                atto__layout *layout)
 {
@@ -318,8 +318,9 @@ static atto_status make_dense(call *c)
 
 /* ---- images ---- */
 
-/* The images of a call are its tensors of the highest rank. The largest of them, of equals the first, which
- * is an output where there is one, says how all of them lie: it would cost most to copy. */
+/* The images of a call are its tensors of the highest rank. The largest of them, of equals the
+ * first, which is an output where there is one, says how all of them lie: it would cost most to
+ * copy. */
 static atto__operand *largest_image(call *c)
 {
     atto__operand *largest = &c->operands.list[0];
@@ -366,7 +367,8 @@ static atto_status merge_image(call *c, atto__operand *o, const atto__layout *la
     return pack_image(c, o, layout->channels_last);
 }
 
-/* All images lie as the largest does: channels innermost, or the last dimension. Others are dense. */
+/* All images lie as the largest does: channels innermost, or the last dimension. Others are
+ * dense. */
 static atto_status merge_images(call *c, atto__layout *layout)
 {
     atto__operand *largest = largest_image(c);
@@ -416,8 +418,8 @@ static void warn_fallback(call *c, atto_op op)
     *warned = true;
 }
 
-/* A way that was measured, but cannot be built here, does not count. A call that asks for what is to be measured is
- * measured behind its run. */
+/* A way that was measured, but cannot be built here, does not count. A call that asks for what is
+ * to be measured is measured behind its run. */
 static atto_status call_backend(call *c, const void *args, const atto__layout *layout)
 {
     atto__tuner *tuner = c->dev->tuner;

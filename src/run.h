@@ -50,8 +50,8 @@ typedef enum atto__layout_kind {
     ATTO_LAYOUT_IMAGES
 } atto__layout_kind;
 
-/* What the table cannot say of an op with layout BROADCAST: atto__<op>_broadcast of its family. args
- * are checked. */
+/* What the table cannot say of an op with layout BROADCAST: atto__<op>_broadcast of its family.
+ * args are checked. */
 typedef struct atto__broadcast {
     /* The tensor that has the shape to which the others expand; NULL: none has, it is shape's. */
     const atto_tensor *(*full)(const void *args, atto__direction direction);
@@ -131,8 +131,8 @@ atto_status atto__run(atto_device *dev, atto_op op, atto__direction direction, c
 /* fallback.c: opens dev->cpu, once. */
 atto_status atto__fallback_device(atto_device *dev);
 
-/* fallback.c: the same call on the CPU backend, through host copies of the tensors' memory. args and
- * layout are what the device's own backend would have got. */
+/* fallback.c: the same call on the CPU backend, through host copies of the tensors' memory. args
+ * and layout are what the device's own backend would have got. */
 atto_status atto__fallback(atto_device *dev, atto_op op, atto__direction direction,
                            const void *args, const atto__layout *layout);
 

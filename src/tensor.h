@@ -9,7 +9,8 @@
  * dimensions become several launches. */
 atto_status atto__copy(atto_device *dev, const atto_tensor *dst, const atto_tensor *src);
 
-/* Every element = value, rounded to the dtype; for backends and others inside a call, whose scratch it leaves alone. */
+/* Every element = value, rounded to the dtype; for backends and others inside a call, whose scratch
+ * it leaves alone. */
 atto_status atto__fill(atto_device *dev, const atto_tensor *t, double value);
 
 #endif

@@ -4,14 +4,15 @@
  * A backend lists the ways that it could run a call, what it would do by itself first, and asks
  * atto__choose. That is the first one, unless another was measured to be faster: by
  * atto_device_tune or the option tune_on_first_use on this device, in an earlier process (a file
- * beside the kernel cache), or before release (tuned.c), in this order. docs/tuning.md has the user's view. */
+ * beside the kernel cache), or before release (tuned.c), in this order. docs/tuning.md has the
+ * user's view. */
 #ifndef ATTO_TUNE_H
 #define ATTO_TUNE_H
 
 #include <attocl/device.h>
 
-/* X(CHOICE, name, numbers): a choice, the name that it has in files, and what the numbers of its ways are. Where the
- * backend makes the list stands what the sizes are. */
+/* X(CHOICE, name, numbers): a choice, the name that it has in files, and what the numbers of its
+ * ways are. Where the backend makes the list stands what the sizes are. */
 #define ATTO_CHOICE_TABLE(X)                                        \
     X(ELEMENTWISE, elementwise, "vectors")                          \
     X(SOFTMAX_FORWARD, softmax_forward, "lanes,items,held,group")   \
@@ -50,8 +51,8 @@ typedef struct atto__ways {
     atto__way list[ATTO_MOST_WAYS];
 } atto__ways;
 
-/* What the best way depends on. Sizes, at least 0, are rounded up to powers of two: a measurement holds for all
- * calls alike. */
+/* What the best way depends on. Sizes, at least 0, are rounded up to powers of two: a measurement
+ * holds for all calls alike. */
 typedef struct atto__choice {
     atto__choice_name name;
     atto_dtype dtype;
@@ -77,7 +78,8 @@ atto__way atto__choose(atto_device *dev, const atto__choice *choice, const atto_
 /* The same, of a call that may come: it is not measured for it. */
 atto__way atto__foresee(const atto_device *dev, const atto__choice *choice, const atto__ways *ways);
 
-/* Whether that could be another than the first one: where a list is long, it need not be made otherwise. */
+/* Whether that could be another than the first one: where a list is long, it need not be made
+ * otherwise. */
 bool atto__choice_asks(const atto_device *dev, const atto__choice *choice);
 
 /* Whether every way of the choice will be tried. */
@@ -140,12 +142,13 @@ const atto__tuned *atto__tuner_find(const atto__tuner *tuner, atto__choice_name 
 /* Enters a way, in place of what is known from a later source. False when out of memory. */
 bool atto__tuner_enter(atto__tuner *tuner, atto__choice_name name, const atto__tuned *entry);
 
-/* Whether a choice is to be measured. On first use whatever is known stays: a kernel that has been used is not
- * replaced. */
+/* Whether a choice is to be measured. On first use whatever is known stays: a kernel that has been
+ * used is not replaced. */
 bool atto__tuner_is_open(const atto__tuner *tuner, atto__choice_name name, uint64_t key);
 
-/* tune_file.c: makes the tuner of a device that has just been opened, with what is known of it; nothing is an error
- * but ATTO_E_MEMORY. store writes what was measured; where it cannot, that is logged. */
+/* tune_file.c: makes the tuner of a device that has just been opened, with what is known of it;
+ * nothing is an error but ATTO_E_MEMORY. store writes what was measured; where it cannot, that is
+ * logged. */
 atto_status atto__tuner_open(atto_device *dev);
 void atto__tuner_store(atto_device *dev);
 void atto__tuner_close(atto_device *dev);
@@ -153,7 +156,7 @@ void atto__tuner_close(atto_device *dev);
 /* Enters lines "choice dtype 4 sizes 4 numbers"; whatever is no such line is skipped. */
 void atto__tuner_read(atto__tuner *tuner, const char *text, atto__source source);
 
-/* tuned.c: what we have measured on that device, as such lines; NULL = nothing. */
-const char *atto__tuned_builtin(const atto_device_info *info);
+/* tuned.c: the same of what we have measured on that device. */
+void atto__tuner_read_builtin(atto__tuner *tuner, const atto_device_info *info);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* One call in many ways: outputs are replaced by copies, so that no tensor of the caller's changes. */
+/* One call in many ways: outputs are replaced by copies, so that no tensor of the caller's
+ * changes. */
 #include "tune_call.h"
 
 #include <inttypes.h>
@@ -12,8 +13,9 @@
 #include "os.h"
 #include "tensor.h"
 
-/* A measurement: so many samples, each of so many calls that it takes at least that long; the best of them counts.
- * Another way must be faster than the first by a margin that noise does not reach. */
+/* A measurement: so many samples, each of so many calls that it takes at least that long; the best
+ * of them counts. Another way must be faster than the first by a margin that noise does not
+ * reach. */
 #define SAMPLES        5
 #define SAMPLE_SECONDS 2e-3
 #define MOST_CALLS     1024
@@ -152,8 +154,9 @@ static float largest_of(atto_dtype dtype, const void *data, int64_t n)
     return largest;
 }
 
-/* Two ways round sums of the same terms differently: by far less than 2^-12 of the largest result, and where a result is
- * stored, by two roundings of its own. A wrong term shows as a share of the largest. */
+/* Two ways round sums of the same terms differently: by far less than 2^-12 of the largest result,
+ * and where a result is stored, by two roundings of its own. A wrong term shows as a share of the
+ * largest. */
 bool atto__results_agree(atto_dtype dtype, const void *expected, const void *got, int64_t n,
                          bool same_order)
 {

@@ -105,7 +105,8 @@ static char *folder_of(const atto_device *dev)
     return chosen ? atto__strdup(chosen) : atto__cache_folder();
 }
 
-/* A file for each device, OpenCL platform, driver, version of the library, and device that is being played. */
+/* A file for each device, OpenCL platform, driver, version of the library, and device that is being
+ * played. */
 static char *path_of(const atto_device *dev, const char *folder)
 {
     uint64_t hash = 0xcbf29ce484222325u;
@@ -174,8 +175,7 @@ atto_status atto__tuner_open(atto_device *dev)
     ATTO_REQUIRE(dev->tuner, ATTO_E_MEMORY, "device_open: out of host memory");
     dev->tuner->on_first_use = dev->options.set.tune_on_first_use;
     read_file(dev, dev->tuner);
-    const char *ours = atto__tuned_builtin(&dev->info);
-    if (ours) atto__tuner_read(dev->tuner, ours, ATTO_FROM_BUILTIN);
+    atto__tuner_read_builtin(dev->tuner, &dev->info);
     return ATTO_OK;
 }
 

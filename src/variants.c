@@ -153,8 +153,8 @@ void atto__fill_variant(atto_dtype to, atto__form form, bool wide, atto__variant
 
 /* ---- rows ---- */
 
-/* Of the lines whose work-items can hold the row the first one: work-items of a row (0: a work-group),
- * and the most vectors that one of them gets. */
+/* Of the lines whose work-items can hold the row the first one: work-items of a row (0: a
+ * work-group), and the most vectors that one of them gets. */
 static const struct {
     int32_t lanes, vectors;
 } row_shares[] = { { 1, 4 }, { 8, 4 }, { 32, 8 }, { 128, 4 }, { 0, 16 } };
@@ -225,9 +225,10 @@ static void put_row(text *t, const atto__row_knobs *row)
     if (row->group) put_knob(t, "GROUP", row->group);
 }
 
-/* Vectors in flight a work-item: 64 bytes. As many elements as f32 has then where results are stored (on an H200
- * twice as many bf16 took 1.4 times as long), half of them where targets take registers too (Intel's compiler
- * spills otherwise); one vector where it has a position for itself. */
+/* Vectors in flight a work-item: 64 bytes. As many elements as f32 has then where results are
+ * stored (on an H200 twice as many bf16 took 1.4 times as long), half of them where targets take
+ * registers too (Intel's compiler spills otherwise); one vector where it has a position for
+ * itself. */
 #define CROSS_ENTROPY_VECTORS  4
 #define CROSS_ENTROPY_ELEMENTS 16
 
@@ -260,8 +261,8 @@ void atto__cross_entropy_variant(const atto__cross_entropy_knobs *k, atto__varia
 #define ROW_HELD      32
 #define ROW_HELD_MANY 16
 
-/* As few work-items as can hold the row with `usual` vectors each, else the most work-items with up to `most`;
- * where even that is not enough, chunks of half. */
+/* As few work-items as can hold the row with `usual` vectors each, else the most work-items with up
+ * to `most`; where even that is not enough, chunks of half. */
 static atto__row_shape share_row(int64_t vectors, int32_t usual, int32_t most, int32_t widest)
 {
     atto__row_shape shape = { .lanes = 1, .items = usual, .held = true };
@@ -292,8 +293,8 @@ static atto__row_shape ragged_shape(int64_t slots, atto_dtype dtype, int32_t hel
     return share_row(vectors_of(slots, dtype), most > 1 ? most / 2 : 1, most, place->group);
 }
 
-/* On an H200 the next row keeps memory busy while a row's few work-items, a work-group for themselves
- * from 128 on, wait for each other. */
+/* On an H200 the next row keeps memory busy while a row's few work-items, a work-group for
+ * themselves from 128 on, wait for each other. */
 #define FORWARD_WIDEST 512
 #define FORWARD_GROUP  128
 
@@ -312,9 +313,10 @@ atto__row_shape atto__norm_forward_shape(int64_t slots, atto_dtype dtype, bool w
     return shape;
 }
 
-/* dw and db take two registers an element for as long as a work-group lives, so that few work-groups fit beside
- * each other, and as many as fit on an H200 share out all rows: one of 1024 work-items on a multiprocessor,
- * each with 64 registers, enough for 8 elements; or three of 256, which is faster for f32. */
+/* dw and db take two registers an element for as long as a work-group lives, so that few
+ * work-groups fit beside each other, and as many as fit on an H200 share out all rows: one of 1024
+ * work-items on a multiprocessor, each with 64 registers, enough for 8 elements; or three of 256,
+ * which is faster for f32. */
 #define BACKWARD_ELEMENTS 8
 #define MULTIPROCESSORS   132
 #define STAGES_FROM       128 /* lanes */
@@ -502,8 +504,8 @@ void atto__fold_join_variant(atto_dtype out_dtype, bool wide, atto__variant *out
     put_knob(&t, "INDEX", wide ? 64 : 32);
 }
 
-/* Work-items of a column, as few as can hold it. One that is alone has two sizes; more of them would only
- * make more kernels. */
+/* Work-items of a column, as few as can hold it. One that is alone has two sizes; more of them
+ * would only make more kernels. */
 static const int32_t column_depths[] = { 1, 8, 16, 32 };
 #define COLUMN_DEPTHS (sizeof column_depths / sizeof column_depths[0])
 
@@ -757,7 +759,8 @@ static bool make_fold(const int32_t *v, atto__variant *out)
     return true;
 }
 
-/* Axes: kind, dtype, rows, vectors, index, which (da, db, da of a and a number, db of a number and b). */
+/* Axes: kind, dtype, rows, vectors, index, which (da, db, da of a and a number, db of a number and
+ * b). */
 static bool make_fold_formula(const int32_t *v, atto__variant *out)
 {
     static const int32_t scalars[] = { 0, 0, 2, 1 };
@@ -855,8 +858,8 @@ static bool make_cross_entropy_sums(const int32_t *v, atto__variant *out)
     return true;
 }
 
-/* Axes: kernel, dtype, parameters in f32, centred, lanes, items, index, whole. Rows that are not held have
- * half of the items, and backward two kernels. */
+/* Axes: kernel, dtype, parameters in f32, centred, lanes, items, index, whole. Rows that are not
+ * held have half of the items, and backward two kernels. */
 static bool make_norm(const int32_t *v, atto__variant *out)
 {
     static const char *const kernels[] = { "atto_norm_forward", "atto_norm_forward",

@@ -77,12 +77,12 @@ typedef struct atto__row_knobs {
     int32_t group; /* work-items of a work-group; 0: as the device has them */
 } atto__row_knobs;
 
-/* For rows of that many slots and work-groups of that size; a work-item has room for that many floats of a
- * row, at least 16. Here is the place to choose otherwise for a device. */
+/* For rows of that many slots and work-groups of that size; a work-item has room for that many
+ * floats of a row, at least 16. Here is the place to choose otherwise for a device. */
 atto__row_knobs atto__row_knobs_for(int64_t slots, atto_dtype dtype, int32_t group, int32_t floats);
 
-/* The same, and other ways for such rows, on a device that takes work-groups of up to that size; returns their
- * number, at most ATTO_ROW_WAYS. */
+/* The same, and other ways for such rows, on a device that takes work-groups of up to that size;
+ * returns their number, at most ATTO_ROW_WAYS. */
 #define ATTO_ROW_WAYS 20
 int32_t atto__row_knobs_all(int64_t slots, atto_dtype dtype, int32_t group, int32_t most_group,
                             int32_t floats, atto__row_knobs *out);
@@ -124,8 +124,8 @@ typedef struct atto__row_place {
     bool stages;   /* copies into local memory need no registers */
 } atto__row_place;
 
-/* For rows of so many slots (elements, and what is empty in front of them). whole: none is, and rows are made of
- * 16-byte vectors. Here is the place to choose otherwise for a device. */
+/* For rows of so many slots (elements, and what is empty in front of them). whole: none is, and
+ * rows are made of 16-byte vectors. Here is the place to choose otherwise for a device. */
 atto__row_shape atto__norm_forward_shape(int64_t slots, atto_dtype dtype, bool whole,
                                          const atto__row_place *place);
 atto__row_shape atto__norm_backward_shape(int64_t slots, atto_dtype dtype, bool whole,
@@ -142,8 +142,8 @@ typedef struct atto__norm_knobs {
 
 void atto__norm_variant(const atto__norm_knobs *knobs, atto__variant *out);
 
-/* batch_norm.cl. Work-items of a channel in the kernels that merge slabs: all of a work-group where there are
- * fewer channels than FEW. */
+/* batch_norm.cl. Work-items of a channel in the kernels that merge slabs: all of a work-group where
+ * there are fewer channels than FEW. */
 #define ATTO_BATCH_NORM_LANES 32
 #define ATTO_BATCH_NORM_FEW   4096
 
@@ -191,7 +191,8 @@ void atto__gemm_tile_variant(const atto__gemm_tile *tile, const atto__gemm_knobs
 void atto__gemm_rows_variant(int32_t rows, int32_t lanes, const atto__gemm_knobs *knobs,
                              atto__variant *out);
 
-/* Kernels that know neither tiles nor b: "gemm.cl" "atto_gemm_finish", "linear.cl" "atto_linear_dz" */
+/* Kernels that know neither tiles nor b: "gemm.cl" "atto_gemm_finish", "linear.cl"
+ * "atto_linear_dz" */
 void atto__gemm_plain_variant(const char *file, const char *kernel, const atto__gemm_knobs *knobs,
                               atto__variant *out);
 

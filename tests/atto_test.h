@@ -29,8 +29,8 @@ const char *test_device_name(void);
 
 bool test_on_opencl(void);
 
-/* The device plays another one (ctest labels wide and small), or ATTO_TEST_PART is set, as the gate pocl does for want of
- * time: a part of the cases is enough. */
+/* The device plays another one (ctest labels wide and small), or ATTO_TEST_PART is set, as the gate
+ * pocl does for want of time: a part of the cases is enough. */
 bool test_in_disguise(void);
 
 /* Runs the tests on the device under test. Returns 77, which ctest shows as skipped, when OpenCL is
@@ -162,8 +162,8 @@ typedef struct test_about {
     uint64_t seed;
 } test_about;
 
-/* Error of one element as a share of what is allowed; > 1 is bad. Half an ulp of the dtype counts as
- * allowed in the share, but the verdict is exact. */
+/* Error of one element as a share of what is allowed; > 1 is bad. Half an ulp of the dtype counts
+ * as allowed in the share, but the verdict is exact. */
 double test_share(atto_dtype dtype, double got, double want, double allowed);
 
 /* got[i] lies in [want[i] - allowed[i], want[i] + allowed[i], both rounded to the dtype]. NaN
@@ -172,8 +172,8 @@ double test_share(atto_dtype dtype, double got, double want, double allowed);
 void expect_close(const test_about *about, const double *got, const double *want,
                   const double *allowed, int64_t n);
 
-/* The tensor, if it was made, against want, to which old is added unless it is NULL: sums of n terms of those sizes; terms NULL:
- * those of want. layout and seed are for the message. */
+/* The tensor, if it was made, against want, to which old is added unless it is NULL: sums of n
+ * terms of those sizes; terms NULL: those of want. layout and seed are for the message. */
 void test_judge(const test_tensor *t, const char *op, test_layout layout, uint64_t seed, int64_t n,
                 const double *want, const double *terms, const double *old);
 

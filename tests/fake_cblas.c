@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A BLAS of one plain function; with FAKE_CBLAS in the environment it forgets the last term of each sum. */
+/* A BLAS of one plain function; with FAKE_CBLAS in the environment it forgets the last term of each
+ * sum. */
 #include <stdlib.h>
 
 int fake_cblas_calls;

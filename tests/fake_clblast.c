@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* A library with CLBlast's names that multiplies on the host, rightly or as FAKE_CLBLAST says at each call: "wrong"
- * (one element), "nan", "fails". Like the versions before 1.4 it takes no scratch. */
+/* A library with CLBlast's names that multiplies on the host, rightly or as FAKE_CLBLAST says at
+ * each call: "wrong" (one element), "nan", "fails". Like the versions before 1.4 it takes no
+ * scratch. */
 #include <dlfcn.h>
 #include <math.h>
 #include <stdlib.h>

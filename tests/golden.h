@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Reading the files of golden/, which golden/make_golden.py has made; a test reads one. What is not as
- * expected fails it. */
+/* Reading the files of golden/, which golden/make_golden.py has made; a test reads one. What is not
+ * as expected fails it. */
 #ifndef GOLDEN_H
 #define GOLDEN_H
 
@@ -8,8 +8,8 @@
 
 #include "atto_test.h"
 
-/* golden/<name>.txt behind its first two lines; NULL, with a message, where it cannot be opened. Arrays have
- * room for most numbers. */
+/* golden/<name>.txt behind its first two lines; NULL, with a message, where it cannot be opened.
+ * Arrays have room for most numbers. */
 FILE *golden_open(const char *name, int64_t most);
 
 /* Ends the test: the file is not what make_golden.py writes. */
@@ -25,8 +25,8 @@ int64_t golden_numel(atto_shape shape);
 /* That word, and n numbers behind it. */
 void golden_numbers(FILE *file, const char *word, double *out, int64_t n);
 
-/* The oracle's answer to case number against PyTorch's. Both are double: a few dozen roundings of 2^-53 of the
- * terms. NaN is NaN. */
+/* The oracle's answer to case number against PyTorch's. Both are double: a few dozen roundings of
+ * 2^-53 of the terms. NaN is NaN. */
 void golden_judge(int number, const char *what, const double *got, const double *want,
                   const double *terms, int64_t n);
 

@@ -95,9 +95,9 @@ static double loss(layer *y)
     return sum;
 }
 
-/* The loss is a sum of at most M N terms f(z + t h) dy / (1 - p), |t| and |dy| <= 1, where the third
- * derivative of f stays below 6: its central difference is off by h^2 times their number, and by
- * their roundings (K + 2 each, |f| < 8) over h. */
+/* The loss is a sum of at most M N terms f(z + t h) dy / (1 - p), |t| and |dy| <= 1, where the
+ * third derivative of f stays below 6: its central difference is off by h^2 times their number, and
+ * by their roundings (K + 2 each, |f| < 8) over h. */
 static void check_gradients(layer *y, const char *what, double *values, const oracle_sum *gradient,
                             int count)
 {
@@ -323,8 +323,8 @@ static double ce_value(const oracle_ce *c)
     return sum;
 }
 
-/* Third derivatives of log softmax stay below 1, dloss and weights below 2: h^2 / 6 of their products
- * over six positions, and rounding of a sum below 1000 divided by h. */
+/* Third derivatives of log softmax stay below 1, dloss and weights below 2: h^2 / 6 of their
+ * products over six positions, and rounding of a sum below 1000 divided by h. */
 static void check_ce_slope(const oracle_ce *c, double *value, double wanted)
 {
     const double h = cbrt(DBL_EPSILON), middle = *value;
@@ -393,7 +393,8 @@ static double glu_value(const oracle_glu *g)
     return sum;
 }
 
-/* Third derivatives below 1 for each of a row's elements, dy below 2; of an activation times 3 below 16. */
+/* Third derivatives below 1 for each of a row's elements, dy below 2; of an activation times 3
+ * below 16. */
 static void expect_row_slope(const char *op, double up, double down, double wanted)
 {
     const double h = cbrt(DBL_EPSILON);
@@ -461,8 +462,8 @@ static bool near_a_kink(atto_loss_kind kind, double d, double a)
     return false;
 }
 
-/* Third derivatives stay below 100 (of t log t it is -1 / t^2, t >= 0.1), weights and upstream gradients
- * below 4; rounding of a value below 100 divided by h. */
+/* Third derivatives stay below 100 (of t log t it is -1 / t^2, t >= 0.1), weights and upstream
+ * gradients below 4; rounding of a value below 100 divided by h. */
 static void check_loss_slope(atto_loss_kind kind, bool of_target, double x, double t, double a)
 {
     const double h = cbrt(DBL_EPSILON), w = 1.5, g = -2.0;
@@ -498,8 +499,8 @@ static void oracle_loss_gradients_match_differences(void **state)
 
 /* ---- norms ---- */
 
-/* The derivative of value by *at, one of c's numbers. third: what the third derivative stays below; rounding is
- * that of a sum below 100. */
+/* The derivative of value by *at, one of c's numbers. third: what the third derivative stays below;
+ * rounding is that of a sum below 100. */
 static void check_slope(const char *name, double (*value)(const void *c), const void *c, double *at,
                         double wanted, double third)
 {
@@ -551,8 +552,8 @@ static double norm_value(const void *c_)
     return dot(norm_ask(c).y, c->dy, NORM_N);
 }
 
-/* With eps = 1/4, rstd is at most 2: third derivatives of y stay below 100 rstd^3 = 800, w, dy below 2,
- * five elements. */
+/* With eps = 1/4, rstd is at most 2: third derivatives of y stay below 100 rstd^3 = 800, w, dy
+ * below 2, five elements. */
 static void check_norm_slope(const oracle_row_norm *c, double *at, double wanted)
 {
     check_slope("layer_norm", norm_value, c, at, wanted, 16000.0);

@@ -302,9 +302,9 @@ atto_status make_optimizer(const oracle_optim *o, double lr, const atto_param_se
                                out);
 }
 
-/* The norm's sum of n squares on any device: a chain of at most 64 in a work-item, 8 for its vector,
- * two trees of 8, n / 2^14 / 64 partials in a chain, and 4 for square and scale; halved by the root,
- * with 6 for it, 5 for the division and 3 for the factors. */
+/* The norm's sum of n squares on any device: a chain of at most 64 in a work-item, 8 for its
+ * vector, two trees of 8, n / 2^14 / 64 partials in a chain, and 4 for square and scale; halved by
+ * the root, with 6 for it, 5 for the division and 3 for the factors. */
 double clip_roundings(int64_t n)
 {
     return 0.5 * (64 + 8 + 16 + 4 + (double)n / 16384.0 / 64.0) + 14.0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What the tests of optimisers share: PyTorch's trajectories (golden/optim.txt), and parameters whose
- * answer the oracle knows. */
+/* What the tests of optimisers share: PyTorch's trajectories (golden/optim.txt), and parameters
+ * whose answer the oracle knows. */
 #ifndef OPTIM_MODEL_H
 #define OPTIM_MODEL_H
 

@@ -308,8 +308,8 @@ static double softshrink_df(double x, double a, double b)
 /* Scales: sizes of terms that an f32 evaluation adds up before they cancel, and of rounded
  * exponents: e^t with t off by |t| roundings is off by as many of itself. */
 
-/* x times the normal tail, e^(-x^2/2) times a polynomial: the exponent's rounding counts x^2 / 2 times
- * what k = 20 counts, and the polynomial is off by 1.7e-8, 0.3 u, so by 1/70 of 20 u. */
+/* x times the normal tail, e^(-x^2/2) times a polynomial: the exponent's rounding counts x^2 / 2
+ * times what k = 20 counts, and the polynomial is off by 1.7e-8, 0.3 u, so by 1/70 of 20 u. */
 static double gelu_scale(double x, double a, double b)
 {
     (void)a, (void)b;
@@ -401,7 +401,8 @@ static double celu_dscale(double x, double a, double b)
 #define ROW(NAME, name, k, dk, scale, dscale) \
     [ATTO_ACT_##NAME] = { #name, name##_f, name##_df, k, dk, scale, dscale
 static const oracle_act acts[ATTO_ACT_COUNT] = {
-    /*  kind         name         k   dk  scale             dscale             kinks         a and b */
+    /*  kind         name         k   dk  scale             dscale             kinks         a and
+     * b */
     ROW(IDENTITY,    identity,    1,  2,  NULL,             NULL),             0, { 0 },      false, false },
     ROW(SIGMOID,     sigmoid,     13, 22, NULL,             NULL),             0, { 0 },      false, false },
     ROW(LOGSIGMOID,  logsigmoid,  14, 14, NULL,             NULL),             0, { 0 },      false, false },

@@ -132,8 +132,8 @@ typedef struct oracle_glu {
     const double *x, *dy;
 } oracle_glu;
 
-/* Results, and what stands for the size of terms with the activation's own roundings: of y and of da
- * those of act, of db those of its gradient. */
+/* Results, and what stands for the size of terms with the activation's own roundings: of y and of
+ * da those of act, of db those of its gradient. */
 void oracle_glu_forward(const oracle_glu *g, double *y, double *terms);
 void oracle_glu_backward(const oracle_glu *g, double *dx, double *terms);
 /* Pooling of planes [h, w]; with one dimension h = oh = 1. */
@@ -146,8 +146,8 @@ typedef struct oracle_pool {
     const double *x, *dy; /* dy NULL: no gradient is wanted */
 } oracle_pool;
 
-/* Arrays are the caller's: like y, then like x. index is that of a maximum in its plane; terms are the
- * sizes of what is added up, summed and dx_summed how many that are. */
+/* Arrays are the caller's: like y, then like x. index is that of a maximum in its plane; terms are
+ * the sizes of what is added up, summed and dx_summed how many that are. */
 typedef struct oracle_pool_answer {
     double *y, *index, *terms, *divisor;
     int64_t *summed;

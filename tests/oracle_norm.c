@@ -21,8 +21,8 @@ static void moments(const oracle_row_norm *c, int64_t r, double *mean, double *r
     *rstd = 1.0 / sqrt(squares / (double)c->cols + c->eps);
 }
 
-/* An f32 evaluation knows the mean to a rounding of itself, and of the deviations' size: in units of
- * the normalised values |mean| rstd and 1. */
+/* An f32 evaluation knows the mean to a rounding of itself, and of the deviations' size: in units
+ * of the normalised values |mean| rstd and 1. */
 static double blur(double mean, double rstd)
 {
     return 1.0 + fabs(mean) * rstd;
@@ -105,8 +105,8 @@ static void channel_moments(const oracle_batch_norm *c, int64_t channel,
                                 (share == 0.0 ? 0.0 : share * squares / (m - 1.0));
 }
 
-/* What a rounding of z's terms moves act(z), or act'(z), in such roundings. Where z may be on either side
- * of a kink, anything goes. */
+/* What a rounding of z's terms moves act(z), or act'(z), in such roundings. Where z may be on
+ * either side of a kink, anything goes. */
 #define ROUNDING 0x1p-24
 
 static double slope(double (*f)(atto_activation act, double z), atto_activation act, double z,

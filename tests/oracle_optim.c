@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* Optimisers in double, with a running error analysis of the f32 evaluation.
  *
- * Each rule below takes numbers with bounds and returns the result with its bound: what the operands'
- * errors become, and u = 2^-24 of the result for each rounding. A constant (beta, lr) that is rounded
- * to f32 counts as a rounding of its product. Of OpenCL's functions division has 5 u, sqrt and rsqrt
- * 6 u, expm1 6 u (tolerance.c). Products of two errors are left out: they are 2^-24 times smaller. */
+ * Each rule below takes numbers with bounds and returns the result with its bound: what the
+ * operands' errors become, and u = 2^-24 of the result for each rounding. A constant (beta, lr)
+ * that is rounded to f32 counts as a rounding of its product. Of OpenCL's functions division has 5
+ * u, sqrt and rsqrt 6 u, expm1 6 u (tolerance.c). Products of two errors are left out: they are
+ * 2^-24 times smaller. */
 #include "oracle_optim.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Optimisers from their definition, one element at a time, in double; and beside each number how far an
- * evaluation in f32 may be from it. */
+/* Optimisers from their definition, one element at a time, in double; and beside each number how
+ * far an evaluation in f32 may be from it. */
 #ifndef ORACLE_OPTIM_H
 #define ORACLE_OPTIM_H
 

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* Pooling from its definition: each output asks each element of its plane whether it belongs to it. */
+/* Pooling from its definition: each output asks each element of its plane whether it belongs to
+ * it. */
 #include <math.h>
 #include <stddef.h>
 
 #include "oracle.h"
 
-/* Padded coordinates: element i of the tensor is number i + padding; window o begins at o stride. */
+/* Padded coordinates: element i of the tensor is number i + padding; window o begins at o
+ * stride. */
 
 static bool is_output(const atto_pool_window *w, int at, int64_t in, int64_t o)
 {

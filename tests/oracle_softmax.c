@@ -16,8 +16,8 @@ static double argument(const oracle_softmax *s, int64_t r, int64_t i)
     return s->kind == ATTO_SOFTMAX_MIN ? -x : x;
 }
 
-/* The row's maximum, the sum of e^(x - top), and the sum of (top - x) e^(x - top) for the tolerance. NaN,
- * and the difference of equal infinities, come through. */
+/* The row's maximum, the sum of e^(x - top), and the sum of (top - x) e^(x - top) for the
+ * tolerance. NaN, and the difference of equal infinities, come through. */
 typedef struct row_sums {
     double top, sum, weighted;
 } row_sums;
@@ -37,8 +37,8 @@ static row_sums sums_of(const oracle_softmax *s, int64_t r)
     return sums;
 }
 
-/* Arguments of exponentials are rounded twice on the way, once for a lane's maximum and once for the
- * row's, and the sum's move it by their mean: roundings of which 8 are one of the k >= 16 that
+/* Arguments of exponentials are rounded twice on the way, once for a lane's maximum and once for
+ * the row's, and the sum's move it by their mean: roundings of which 8 are one of the k >= 16 that
  * tolerance.c counts. */
 static void softmax_row(const oracle_softmax *s, int64_t r, double *y, double *terms)
 {

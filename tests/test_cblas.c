@@ -67,7 +67,8 @@ static void run_layer(atto_device *dev, atto_dtype dtype, double (*out)[M * N])
     }
 }
 
-/* Sums of at most N products of numbers up to 1: no two orders are further apart than N roundings of N. */
+/* Sums of at most N products of numbers up to 1: no two orders are further apart than N roundings
+ * of N. */
 static void expect_near(double (*a)[M * N], double (*b)[M * N])
 {
     static const int sizes[COUNT] = { M * K, N * K, N, M * N, M * N, M * K, N * K };

@@ -553,7 +553,8 @@ static void cross_entropy_of_no_positions(void **state)
 
 static const double bad_labels[] = { 10, -1, -4, 2147483647, -2147483648.0, 4294967297.0 };
 
-/* That position's loss is NaN and its gradient 0; the others are as ever; the next read tells, once. */
+/* That position's loss is NaN and its gradient 0; the others are as ever; the next read tells,
+ * once. */
 static void expect_data_error(atto_device *dev, ce_case c, double label)
 {
     ce_scene s;

@@ -358,8 +358,8 @@ static void device_moves_between_threads(void **state)
     }
 }
 
-/* E5: after a fork the CPU backend works in the child, without the parent's threads. A number of threads that
- * is asked for is used also where other programs keep the processors busy. */
+/* E5: after a fork the CPU backend works in the child, without the parent's threads. A number of
+ * threads that is asked for is used also where other programs keep the processors busy. */
 static void device_cpu_works_in_a_forked_child(void **state)
 {
     (void)state;

@@ -238,7 +238,8 @@ static void try_case(const gemm_case *c)
     drop_matrix(&b);
 }
 
-/* Sizes around tiles, vectors, blocks and the limits of 8 and 128 rows. Large enough ones use every thread. */
+/* Sizes around tiles, vectors, blocks and the limits of 8 and 128 rows. Large enough ones use every
+ * thread. */
 static const int64_t sizes[][3] = {
     { 0, 5, 7 },     { 5, 0, 7 },      { 5, 7, 0 },       { 9, 17, 0 },    { 1, 1, 1 },
     { 2, 2, 2 },     { 1, 50, 70 },    { 2, 47, 33 },     { 3, 96, 129 },  { 5, 49, 17 },

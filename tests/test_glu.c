@@ -232,7 +232,8 @@ static void glu_passes_infinities_and_nan_on(void **state)
     test_tensor_drop(&tx), test_tensor_drop(&ty);
 }
 
-/* The product is formed in f32: 60000 times sigmoid(-5) is no overflow, its operands are not rounded. */
+/* The product is formed in f32: 60000 times sigmoid(-5) is no overflow, its operands are not
+ * rounded. */
 static void glu_in_f16_rounds_once(void **state)
 {
     (void)state;

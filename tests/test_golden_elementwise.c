@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* PyTorch's own numbers (golden/elementwise.txt and reduce.txt, float64) judge the oracle tightly and
- * every backend as the oracle does, edges first. */
+/* PyTorch's own numbers (golden/elementwise.txt and reduce.txt, float64) judge the oracle tightly
+ * and every backend as the oracle does, edges first. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* PyTorch's own numbers (golden/glu.txt, float64) judge the oracle tightly and every backend as the oracle
- * does. */
+/* PyTorch's own numbers (golden/glu.txt, float64) judge the oracle tightly and every backend as the
+ * oracle does. */
 #include <math.h>
 #include <string.h>
 
@@ -78,8 +78,8 @@ static oracle_glu question_of(const golden_case *c)
     return g;
 }
 
-/* Both are double: a few dozen roundings of 2^-53 of the terms, and of what PyTorch adds and takes away
- * again, 1 in erf and tanh, times a and b or dy, which are at most 6 and 2. */
+/* Both are double: a few dozen roundings of 2^-53 of the terms, and of what PyTorch adds and takes
+ * away again, 1 in erf and tanh, times a and b or dy, which are at most 6 and 2. */
 static void judge_oracle(const golden_case *c, const char *what, const double *got,
                          const double *want, const double *terms, int64_t n)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* PyTorch's own numbers (golden/softmax.txt, float64) judge the oracle tightly and every backend as the
- * oracle does. */
+/* PyTorch's own numbers (golden/softmax.txt, float64) judge the oracle tightly and every backend as
+ * the oracle does. */
 #include <math.h>
 #include <string.h>
 
@@ -80,8 +80,8 @@ static void golden_softmax_matches_oracle(void **state)
     }
 }
 
-/* y is stored in f32 between the two, which moves dx by a rounding of y: of the terms, and of |y| where it is
- * an exponent. */
+/* y is stored in f32 between the two, which moves dx by a rounding of y: of the terms, and of |y|
+ * where it is an exponent. */
 static void check_device(const golden_case *c)
 {
     const oracle_softmax s = question_of(c);

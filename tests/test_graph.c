@@ -361,8 +361,8 @@ static void make_params(atto_param **params)
 
 /* ---- comparison ---- */
 
-/* d loss / d element by central differences of two widths, whose error is below 1e-8 for functions as
- * smooth as these; NAN where they disagree, because a maximum or a clamp changes in between. */
+/* d loss / d element by central differences of two widths, whose error is below 1e-8 for functions
+ * as smooth as these; NAN where they disagree, because a maximum or a clamp changes in between. */
 static double slope(graph *g, double *element)
 {
     const double x = *element;
@@ -391,9 +391,9 @@ static bool all_slopes(graph *g, double slopes[LEAVES][MOST], double *largest)
     return true;
 }
 
-/* A node's result is off by at most 16 roundings of 2^-24 of its size, forward and backward, and what it
- * passes on grows by factors around 1 (values are below LARGEST): 64 steps of that on the longest way
- * there and back. */
+/* A node's result is off by at most 16 roundings of 2^-24 of its size, forward and backward, and
+ * what it passes on grows by factors around 1 (values are below LARGEST): 64 steps of that on the
+ * longest way there and back. */
 #define ALLOWED (64.0 * 16.0 / 16777216.0)
 
 static void compare(const graph *g, uint64_t seed, atto_param *const *params,

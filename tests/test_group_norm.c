@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Group norm, and instance norm as groups of one channel: the double oracle decides, on every backend. */
+/* Group norm, and instance norm as groups of one channel: the double oracle decides, on every
+ * backend. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -131,7 +132,8 @@ static void ask_oracle(gn_scene *s)
     oracle_group_norm_of(&question, w);
 }
 
-/* Running statistics by their definition: means over images of the mean and the unbiased variance. */
+/* Running statistics by their definition: means over images of the mean and the unbiased
+ * variance. */
 static void expect_running(gn_scene *s)
 {
     const double share = (double)MOMENTUM, m = (double)s->size;
@@ -166,8 +168,8 @@ static void judge(const gn_scene *s, const test_tensor *t, const char *op, int64
     test_judge(t, op, s->c.layout, s->c.seed, n, want, terms, old);
 }
 
-/* Distances from a mean that is rounded are off by u |mean|, the variance by twice that times its root, and
- * rstd by rstd^2 |mean| u, beside the roundings of rstd itself. */
+/* Distances from a mean that is rounded are off by u |mean|, the variance by twice that times its
+ * root, and rstd by rstd^2 |mean| u, beside the roundings of rstd itself. */
 static void judge_rstd(const gn_scene *s, int64_t n)
 {
     const oracle_row_norm_answer *w = &s->want;
@@ -302,8 +304,8 @@ static void group_norm_takes_any_layout(void **state)
                           .seed = 700 });
 }
 
-/* Several slabs of an image, many images in a strip of columns, channels in vectors and not, one value in a
- * channel; images shared out whole and in parts. */
+/* Several slabs of an image, many images in a strip of columns, channels in vectors and not, one
+ * value in a channel; images shared out whole and in parts. */
 static void group_norm_takes_channels_last_without_copies(void **state)
 {
     (void)state;
@@ -380,7 +382,8 @@ static void group_norm_backward_takes_another_alignment(void **state)
                       .seed = 750 });
 }
 
-/* Results pass the CPU's caches by where they are aligned: few rows of 40 channels are, few runs. */
+/* Results pass the CPU's caches by where they are aligned: few rows of 40 channels are, few
+ * runs. */
 static void group_norm_of_16_mib_is_right(void **state)
 {
     (void)state;

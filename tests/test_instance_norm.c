@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* InstanceNorm, and how norms keep images channels_last, on a tape: the double oracle decides, on every
- * backend. */
+/* InstanceNorm, and how norms keep images channels_last, on a tape: the double oracle decides, on
+ * every backend. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -209,7 +209,8 @@ static void expect_evaluation(atto_module *m, const inputs *in, const double *me
     atto_module_train(m, true);
 }
 
-/* Two steps, and evaluation behind each with what it has left. PyTorch does not count batches here. */
+/* Two steps, and evaluation behind each with what it has left. PyTorch does not count batches
+ * here. */
 static void instance_norm_modules_track_and_evaluate(void **state)
 {
     (void)state;

@@ -629,8 +629,8 @@ static void kernel_create_refuses_what_it_cannot_bind(void **state)
 
 /* ---- texts ---- */
 
-/* Comments behind an include, line ends of other systems, another kernel, the same name as a file of
- * the library's: y = 3 for item 0. */
+/* Comments behind an include, line ends of other systems, another kernel, the same name as a file
+ * of the library's: y = 3 for item 0. */
 static void kernel_texts_may_look_odd(void **state)
 {
     (void)state;

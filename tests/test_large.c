@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Results that are too large for the caches take other stores than small ones (the CPU backend's stream.h). The
- * other tests judge small ones; here a call on a large tensor has to give the bits of two calls on its halves. */
+/* Results that are too large for the caches take other stores than small ones (the CPU backend's
+ * stream.h). The other tests judge small ones; here a call on a large tensor has to give the bits
+ * of two calls on its halves. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -103,7 +104,8 @@ static atto_tensor short_rows_of(const atto_tensor *t)
     return atto_tensor_of(t->buffer, t->dtype, atto_shape2(n, SHORT), t->offset / SHORT * SHORT);
 }
 
-/* Rows as images [n, ROWS / IMAGES channels, COLS], or [n, DEPTH, ROWS / IMAGES, WIDTH] with channels last. */
+/* Rows as images [n, ROWS / IMAGES channels, COLS], or [n, DEPTH, ROWS / IMAGES, WIDTH] with
+ * channels last. */
 static atto_tensor channels_of(const atto_tensor *t)
 {
     const int64_t n = t->shape[0] / (ROWS / IMAGES);

@@ -154,8 +154,8 @@ static atto_status call(norm_scene *s, bool backward)
 
 /* ---- judgement ---- */
 
-/* Summands that stand in one row of additions: a backend adds up 32 or more of a row's side by side, or
- * 16 in blocks of 1024. */
+/* Summands that stand in one row of additions: a backend adds up 32 or more of a row's side by
+ * side, or 16 in blocks of 1024. */
 static int64_t row_depth(const norm_scene *s)
 {
     return s->cols <= 64 ? s->cols : 64 + s->cols / 32;

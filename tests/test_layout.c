@@ -146,8 +146,8 @@ static void layout_overlap_sees_every_shared_element(void **state)
         }
 }
 
-/* Element i, j of the matrix is element i * columns + j of the view; where there is none, strides are
- * the reason. */
+/* Element i, j of the matrix is element i * columns + j of the view; where there is none, strides
+ * are the reason. */
 static void layout_rows_keep_the_order_of_elements(void **state)
 {
     (void)state;

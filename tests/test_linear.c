@@ -344,9 +344,9 @@ static void check_both(const linear_case *c)
 
 static const atto_dtype dtypes[] = { ATTO_F32, ATTO_F16, ATTO_BF16 };
 
-/* A driver needs a second to build a kernel, and dtypes, activation, bias and so on each make another
- * one of all four products. The CPU meets every combination; OpenCL those of these tests that differ
- * in what a kernel may get wrong, and least of all where it plays another device. */
+/* A driver needs a second to build a kernel, and dtypes, activation, bias and so on each make
+ * another one of all four products. The CPU meets every combination; OpenCL those of these tests
+ * that differ in what a kernel may get wrong, and least of all where it plays another device. */
 static bool meets(bool on_opencl, bool in_disguise)
 {
     if (test_in_disguise()) return test_on_opencl() ? on_opencl && in_disguise : in_disguise;

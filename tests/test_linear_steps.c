@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Steps of forward and backward, as training makes them: the same bits every time, on any number of
- * threads, on several devices at once and after a fork, and no memory or waiting once warm. What the
- * bits must be is test_linear.c's business. */
+ * threads, on several devices at once and after a fork, and no memory or waiting once warm. What
+ * the bits must be is test_linear.c's business. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -246,8 +246,8 @@ static void linear_in_a_steady_state_costs_launches_only(void **state)
     for (int i = 0; i < COUNT_OF(shapes); i++) expect_steady(&shapes[i]);
 }
 
-/* D7: one row times a wide matrix needs no copy of the matrix: beyond the tensors themselves at most
- * 2 MiB, where w has 8. */
+/* D7: one row times a wide matrix needs no copy of the matrix: beyond the tensors themselves at
+ * most 2 MiB, where w has 8. */
 static void linear_of_a_wide_matrix_needs_little_scratch(void **state)
 {
     (void)state;

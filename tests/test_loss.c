@@ -378,8 +378,8 @@ static void loss_counts_each_element_once(void **state)
         }
 }
 
-/* So many that a work-group has several stretches: a row that repeats. Work-groups' sums are multiples
- * of 8192, or of what divides it, so sums of them are exact. */
+/* So many that a work-group has several stretches: a row that repeats. Work-groups' sums are
+ * multiples of 8192, or of what divides it, so sums of them are exact. */
 static void expect_count(int64_t rows, int64_t columns, bool alike)
 {
     atto_tensor x, t, loss;
@@ -658,8 +658,8 @@ static void kl_div_of_certain_targets_is_finite(void **state)
     expect_rows(ATTO_LOSS_KL_DIV_LOG, 0.0f, ROWS(logs));
 }
 
-/* F7: as PyTorch has it, except that a certain target beside an infinite logit of its own side gives
- * the limit. */
+/* F7: as PyTorch has it, except that a certain target beside an infinite logit of its own side
+ * gives the limit. */
 static void loss_of_nan_and_infinity_is_ieee(void **state)
 {
     (void)state;
@@ -710,7 +710,8 @@ static void loss_sums_propagate_nan(void **state)
     }
 }
 
-/* I1 and M6: the mean over nothing is NaN, the sum 0; gradients of what was repeated no times are 0. */
+/* I1 and M6: the mean over nothing is NaN, the sum 0; gradients of what was repeated no times are
+ * 0. */
 static void loss_of_nothing(void **state)
 {
     (void)state;

@@ -234,7 +234,8 @@ static void primitives_keep_special_values(void **state)
     ASSERT_SAME(attop_fabs(-inf), inf);
 }
 
-/* Over results from 2^-126 to 2^128, bases of any size. C only: OpenCL's built-in may be off by 16. */
+/* Over results from 2^-126 to 2^128, bases of any size. C only: OpenCL's built-in may be off by
+ * 16. */
 static void pow_stays_within_its_bound(void **state)
 {
     (void)state;
@@ -397,8 +398,9 @@ ACTIVATION(softshrink, fabs(x) <= a ? 0.0 : x - copysign(a, x), fabs(x) > a)
  *         a square twice what its operand has.
  *   cond  where the argument of a primitive is itself rounded (x / sqrt 2, x^2, 2 u, beta x,
  *         x / alpha), the result may be that of x moved by one ulp for every two roundings.
- *   abs   where terms cancel: the units of the largest term. FADE: e^x may be 0 below 2^-125, since the
- *         formulas do without subnormals; times what it is multiplied by, x down to -104 for example.
+ *   abs   where terms cancel: the units of the largest term. FADE: e^x may be 0 below 2^-125, since
+ *         the formulas do without subnormals; times what it is multiplied by, x down to -104 for
+ *         example.
  */
 #define FADE 0x1p-125
 static const struct activation {
@@ -489,8 +491,8 @@ static void activations_match_their_definitions(void **state)
 }
 
 /* y and dy/dx at -inf, +inf and NaN: the table at the top of atto_math.h. */
-/* The tail that gelu multiplies by is off by 9.5e-6 of itself at most (its polynomial), its exponent
- * by one rounding of x^2 / 2 <= 85. Below -13 y counts as 0. */
+/* The tail that gelu multiplies by is off by 9.5e-6 of itself at most (its polynomial), its
+ * exponent by one rounding of x^2 / 2 <= 85. Below -13 y counts as 0. */
 static void gelu_keeps_relative_accuracy_in_the_tail(void **state)
 {
     (void)state;

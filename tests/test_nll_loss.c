@@ -450,7 +450,8 @@ static void nll_loss_of_nan_and_infinity_is_ieee(void **state)
 
 static const double bad_labels[] = { 10, -1, -4, 2147483647, -2147483648.0, 4294967297.0 };
 
-/* That position's loss is NaN and its gradient 0; the others are as ever; the next read tells, once. */
+/* That position's loss is NaN and its gradient 0; the others are as ever; the next read tells,
+ * once. */
 static void expect_data_error(atto_device *dev, nll_case c, double label)
 {
     nll_scene s;

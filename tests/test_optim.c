@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Optimisers: their numbers. PyTorch's own trajectories (float64) judge the oracle tightly; every backend
- * is judged by both within the oracle's running error bound. */
+/* Optimisers: their numbers. PyTorch's own trajectories (float64) judge the oracle tightly; every
+ * backend is judged by both within the oracle's running error bound. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -127,9 +127,10 @@ static void optim_defaults_are_pytorchs(void **state)
     model_drop(&m);
 }
 
-/* The first step of Adam is lr sign(g) whatever the betas are: m and v are divided by what they were
- * multiplied by, 1 - beta, which as 1 - e^(ln beta) would be off by a hundredth here. Roundings in f32: the
- * two quotients 2 each and their logs and expm1 6 each, half of v's by the root, root, sum and product 4. */
+/* The first step of Adam is lr sign(g) whatever the betas are: m and v are divided by what they
+ * were multiplied by, 1 - beta, which as 1 - e^(ln beta) would be off by a hundredth here.
+ * Roundings in f32: the two quotients 2 each and their logs and expm1 6 each, half of v's by the
+ * root, root, sum and product 4. */
 static void optim_corrects_bias_of_betas_close_to_one(void **state)
 {
     (void)state;
@@ -157,7 +158,8 @@ static void optim_corrects_bias_of_betas_close_to_one(void **state)
 
 /* ---- f16 and bf16 ---- */
 
-/* Steps too small for the dtype add up in the master copy; a value written by others is taken over. */
+/* Steps too small for the dtype add up in the master copy; a value written by others is taken
+ * over. */
 static void optim_master_copy_remembers_small_steps(void **state)
 {
     (void)state;
@@ -241,7 +243,8 @@ static void optim_clips_the_norm_over_all_chunks(void **state)
     model_drop(&m);
 }
 
-/* As PyTorch: an infinite norm makes 0 of finite gradients and NaN of the infinite ones; NaN spreads. */
+/* As PyTorch: an infinite norm makes 0 of finite gradients and NaN of the infinite ones; NaN
+ * spreads. */
 static void optim_clips_infinite_and_nan_norms_as_pytorch(void **state)
 {
     (void)state;
@@ -313,8 +316,8 @@ static void optim_scales_the_loss_as_pytorch(void **state)
     model_drop(&m);
 }
 
-/* H12: 1e-8 is 0 in f16; scaled it is there, and the value moves by it. A skipped step leaves values,
- * states and step counts bit for bit. */
+/* H12: 1e-8 is 0 in f16; scaled it is there, and the value moves by it. A skipped step leaves
+ * values, states and step counts bit for bit. */
 static void optim_scaled_gradients_do_not_underflow(void **state)
 {
     (void)state;
@@ -446,8 +449,8 @@ static void optim_clips_what_is_unscaled(void **state)
 
 /* ---- cost and determinism ---- */
 
-/* K3: 150 tensors are one launch and one for the step's numbers, one more with clipping; a steady step
- * neither waits nor allocates. */
+/* K3: 150 tensors are one launch and one for the step's numbers, one more with clipping; a steady
+ * step neither waits nor allocates. */
 static void optim_of_many_tensors_costs_few_launches(void **state)
 {
     (void)state;

@@ -205,8 +205,8 @@ static void pass(atto_tape *tape, atto_module *net, const float *row, double dy,
     atto_tensor_free(&gradient);
 }
 
-/* dw = dy x: micro-batches add up until the step, the next ones start afresh; a step between forward
- * and backward is noticed. */
+/* dw = dy x: micro-batches add up until the step, the next ones start afresh; a step between
+ * forward and backward is noticed. */
 static void optim_steps_what_the_tape_computes(void **state)
 {
     (void)state;
@@ -305,8 +305,8 @@ static int reopen_test_device(void **state)
     return atto_device_open(test_device_name(), NULL, &test_dev) == ATTO_OK ? 0 : -1;
 }
 
-/* Makes an optimiser, allocation n of that failing; values must stay in any case. Returns whether it was
- * refused: where the pool gives memory back and asks again, it is not. */
+/* Makes an optimiser, allocation n of that failing; values must stay in any case. Returns whether
+ * it was refused: where the pool gives memory back and asks again, it is not. */
 static bool make_with_failure(model *m, long n)
 {
     const atto_param_group group = { .suffix = "bias" };
@@ -478,8 +478,8 @@ static void optim_step_counts_versions(void **state)
     model_drop(&m);
 }
 
-/* What a backward pass of one's own sees: overwrite first, then add, until the step; and frozen ones are
- * not given out. */
+/* What a backward pass of one's own sees: overwrite first, then add, until the step; and frozen
+ * ones are not given out. */
 static void optim_takes_gradients_of_ones_own(void **state)
 {
     (void)state;
@@ -542,8 +542,8 @@ static void optim_momentum_can_be_cycled(void **state)
     }
 }
 
-/* Infinite gradients for ever: the scale stops at the smallest normal number, and a good step is still
- * one. */
+/* Infinite gradients for ever: the scale stops at the smallest normal number, and a good step is
+ * still one. */
 static void optim_loss_scale_never_is_0(void **state)
 {
     (void)state;

@@ -298,8 +298,8 @@ static void with_turn(int turn, pool_case *c)
     c->seed = 1000 + (uint64_t)turn;
 }
 
-/* A kernel takes longer to build than all its cases to run: some of the turns will do. The steps share no
- * divisor with the cycles of dtypes, layouts and whats. */
+/* A kernel takes longer to build than all its cases to run: some of the turns will do. The steps
+ * share no divisor with the cycles of dtypes, layouts and whats. */
 static bool is_skipped(int turn)
 {
     return test_on_opencl() && turn % (test_in_disguise() ? 149 : 23) != 0;
@@ -388,8 +388,9 @@ static void pool_of_large_windows_matches_oracle(void **state)
     check_window(atto_shape4(1, 4, 64, 64), adaptive2, 2, 2, &turn);
 }
 
-/* The shapes for which OpenCL has kernels of their own, each once, whatever turns are skipped: neighbours whose
- * windows share elements, along rows and along channels, with odd sizes; one window that is the image. */
+/* The shapes for which OpenCL has kernels of their own, each once, whatever turns are skipped:
+ * neighbours whose windows share elements, along rows and along channels, with odd sizes; one
+ * window that is the image. */
 static void pool_of_shapes_with_kernels_matches_oracle(void **state)
 {
     (void)state;
@@ -612,7 +613,8 @@ static void max_pool_of_nothing_gives_minus_infinity(void **state)
     end(&s);
 }
 
-/* H11: sums are f32; what overflows at the end is infinite. PoCL builds the kernel along channels for two minutes. */
+/* H11: sums are f32; what overflows at the end is infinite. PoCL builds the kernel along channels
+ * for two minutes. */
 static void avg_pool_in_f16_does_not_overflow_inside(void **state)
 {
     (void)state;

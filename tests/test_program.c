@@ -344,8 +344,8 @@ static void open_with_sources(const char *folder, bool no_fallback, log_book *bo
     MUST(atto_device_open("opencl", &options, dev));
 }
 
-/* Forward and backward of one layout, in f16, judged by the oracle; gaps keep their contents, and the
- * mask belongs to the elements also where the output's order of dimensions is another one. */
+/* Forward and backward of one layout, in f16, judged by the oracle; gaps keep their contents, and
+ * the mask belongs to the elements also where the output's order of dimensions is another one. */
 static void check_fallback(atto_device *dev, test_layout layout, bool add)
 {
     enum { N = 3 * 7 };

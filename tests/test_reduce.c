@@ -218,8 +218,8 @@ static void check(const reduce_case *c)
 
 /* ---- cases ---- */
 
-/* What a shape is tried with: each kind on the CPU; on OpenCL, where kernels take time to build, one
- * that differs from row to row, mostly in f32. */
+/* What a shape is tried with: each kind on the CPU; on OpenCL, where kernels take time to build,
+ * one that differs from row to row, mostly in f32. */
 static bool wanted(int kind, int row)
 {
     return !test_on_opencl() || kind == row * 5 % ATTO_REDUCE_COUNT;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Softmax, log-softmax and softmin, forward and backward: the double oracle decides, on every backend. */
+/* Softmax, log-softmax and softmin, forward and backward: the double oracle decides, on every
+ * backend. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,8 +73,8 @@ static void make(const scene *s, test_tensor *t, test_layout layout, const doubl
     *slot = &t->view;
 }
 
-/* Summands that stand in one row of additions: 32 or more are added side by side, except in short rows and
- * where those of a row do not lie side by side. */
+/* Summands that stand in one row of additions: 32 or more are added side by side, except in short
+ * rows and where those of a row do not lie side by side. */
 static int64_t depth(const scene *s)
 {
     return s->o.step > 1 || s->o.size <= 64 ? s->o.size : 64 + s->o.size / 32;
@@ -198,7 +199,8 @@ static void softmax_over_any_dimension_matches_oracle(void **state)
 /* ---- sizes ---- */
 
 /* Nothing special, and what is below, at and above the limits between which rows are shared out
- * otherwise. OpenCL builds kernels for each kind and dtype at each of them: one will do for most. */
+ * otherwise. OpenCL builds kernels for each kind and dtype at each of them: one will do for
+ * most. */
 static const int64_t sizes[] = { 1,    2,    3,    5,    7,     8,     13,   16,   17,   31,
                                  32,   33,   63,   64,   65,    127,   128,  129,  217,  255,
                                  257,  511,  1000, 1023, 1024,  1025,  2047, 2049, 4096, 4099,

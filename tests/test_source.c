@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Lines of build logs get the names that the sources have, for compilers that count on their own. */
+/* Lines of build logs get the names that the sources have, for compilers that count on their
+ * own. */
 #include "backend_opencl/source.h"
 
 #include "alloc.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Internals: what a device remembers. Data errors that kernels leave in the error word, and loss. */
+/* Internals: what a device remembers. Data errors that kernels leave in the error word, and
+ * loss. */
 #include "atto_test.h"
 #include "device.h"
 #include "run.h"

@@ -42,7 +42,8 @@ static void talk_answers_each_question(void **state)
     talk_stop(t);
 }
 
-/* The first child sees the end of its questions though the second one lives: it says so in a pipe of ours. */
+/* The first child sees the end of its questions though the second one lives: it says so in a pipe
+ * of ours. */
 static void talk_stops_the_first_of_two(void **state)
 {
     (void)state;

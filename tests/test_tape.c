@@ -457,7 +457,8 @@ static void tape_notices_parameters_that_changed(void **state)
     atto_param_free(w);
 }
 
-/* Also behind a reshape, which shows the parameter's memory, and when it gets no gradient itself. */
+/* Also behind a reshape, which shows the parameter's memory, and when it gets no gradient
+ * itself. */
 static void tape_notices_parameters_that_changed_behind_a_reshape(void **state)
 {
     (void)state;
@@ -792,7 +793,8 @@ static void modules_name_their_parameters_as_pytorch_does(void **state)
     atto_module_free(net);
 }
 
-/* Uniform in +-1/sqrt(in): bound, mean and variance of 40,000 numbers, and equal bits everywhere. */
+/* Uniform in +-1/sqrt(in): bound, mean and variance of 40,000 numbers, and equal bits
+ * everywhere. */
 static void modules_start_as_pytorchs_do(void **state)
 {
     (void)state;

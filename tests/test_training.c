@@ -140,8 +140,8 @@ static atto_status look(void *data, const char *key, atto_param *p)
     return atto_param_read(p, values);
 }
 
-/* I1: no rows go through the network, back, and into a step; the mean over nothing is NaN, every gradient is 0, and
- * parameters stay what they are. */
+/* I1: no rows go through the network, back, and into a step; the mean over nothing is NaN, every
+ * gradient is 0, and parameters stay what they are. */
 static void training_of_an_empty_batch_changes_nothing(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Measured choices: what is chosen when, what a measurement refuses, what is remembered, and CLBlast as one of the
- * ways to multiply. */
+/* Measured choices: what is chosen when, what a measurement refuses, what is remembered, and
+ * CLBlast as one of the ways to multiply. */
 #define _POSIX_C_SOURCE 200809L
 #include <dirent.h>
 #include <dlfcn.h>
@@ -371,7 +371,8 @@ static atto_device *open_in(const char *folder, const char *clblast, bool first_
     return dev;
 }
 
-/* Gradients through a layer of 24 x 20 x 40 with bias and GELU, dx and dw added to what is there: y, dx, dw, db. */
+/* Gradients through a layer of 24 x 20 x 40 with bias and GELU, dx and dw added to what is there:
+ * y, dx, dw, db. */
 typedef struct layer {
     float y[24 * 20], dx[24 * 40], dw[20 * 40], db[20];
 } layer;
@@ -417,7 +418,8 @@ static void run_layer(atto_device *dev, layer *out)
     for (int i = 0; i < COUNT; i++) atto_tensor_free(&t[i]);
 }
 
-/* Sums of at most 40 products of numbers up to 1: no two orders differ by more than 40 roundings of 40. */
+/* Sums of at most 40 products of numbers up to 1: no two orders differ by more than 40 roundings of
+ * 40. */
 static void expect_near(const layer *a, const layer *b)
 {
     const float *x = a->y, *y = b->y;

@@ -33,8 +33,8 @@ typedef struct check_op {
     int kind; /* atto_unary_kind, atto_binary_kind, atto_softmax_kind, atto_loss_kind or CHECK_NLL */
 } check_op;
 
-/* Forward: out = op(x). Backward: out = op'(x) * dy. Binary: of x and dy; its backward is da for the
- * upstream gradient dy. */
+/* Forward: out = op(x). Backward: out = op'(x) * dy. Binary: of x and dy; its backward is da for
+ * the upstream gradient dy. */
 atto_status check_call(atto_device *dev, const check_op *op, bool backward, atto_rng rng,
                        const atto_tensor *x, const atto_tensor *dy, const atto_tensor *out);
 
@@ -46,8 +46,8 @@ atto_status check_call_host(atto_device *dev, const check_op *op, bool backward,
 atto_status check_narrow(atto_device *dev, const float *in, atto_dtype dtype, int64_t n, void *out);
 atto_status check_widen(atto_device *dev, const void *in, atto_dtype dtype, int64_t n, float *out);
 
-/* Cross-entropy of some shapes on both devices; *ratio is the worst error / tolerance, infinite when a
- * call fails. */
+/* Cross-entropy of some shapes on both devices; *ratio is the worst error / tolerance, infinite
+ * when a call fails. */
 atto_status check_cross_entropy(atto_device *dev, atto_device *reference, bool backward,
                                 atto_dtype dtype, double *ratio);
 
@@ -86,8 +86,9 @@ check_worst check_compare(const check_op *op, atto_dtype dtype, int64_t n, const
                           const float *dy, const float *got, const float *want);
 
 /*
- * check_linear.c: the worst element of y and z, or of dx, dw and db, over shapes from 1 x 1 x 1 to some
- * hundreds, dense and with gaps between rows. Sums in another order may differ by their roundings:
+ * check_linear.c: the worst element of y and z, or of dx, dw and db, over shapes from 1 x 1 x 1 to
+ * some hundreds, dense and with gaps between rows. Sums in another order may differ by their
+ * roundings:
  *
  * |got - want| <= 2^-23 * (terms + 64) * (1 + sum of |terms|)
  *                 + eps(dtype) * |want| + tiny(dtype)

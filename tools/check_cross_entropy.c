@@ -102,8 +102,8 @@ static atto_status run_both(atto_device *dev, atto_device *reference, ce_data *d
     return ATTO_OK;
 }
 
-/* A step of the stored result, and roundings of sums of up to cols terms of size 1 beside logits of up
- * to about 20. The gradient's terms are dloss / total times softmax, at most 100 / rows. */
+/* A step of the stored result, and roundings of sums of up to cols terms of size 1 beside logits of
+ * up to about 20. The gradient's terms are dloss / total times softmax, at most 100 / rows. */
 static double worst_ratio(const ce_data *d, bool backward)
 {
     const double terms = backward ? 200.0 / (double)d->rows : 20.0;

@@ -6,7 +6,8 @@
 #include "bench.h"
 #include "check.h"
 
-/* Rows and classes of nll_loss, elements of the others: less than a vector, a tail, many work-groups. */
+/* Rows and classes of nll_loss, elements of the others: less than a vector, a tail, many
+ * work-groups. */
 static const int64_t shapes[][2] = { { 1, 3 }, { 65, 10 }, { 33, 701 }, { 5, 5001 } };
 
 enum { X, TARGET, LOSS, DLOSS, DX, TENSORS };
@@ -131,8 +132,8 @@ static atto_status run_both(atto_device *dev, atto_device *reference, loss_data 
     return ATTO_OK;
 }
 
-/* Terms are below 100: squares of normal numbers, or e^|t| |t - x|. 64 roundings of one, and of sums of
- * up to 200 in a row. */
+/* Terms are below 100: squares of normal numbers, or e^|t| |t - x|. 64 roundings of one, and of
+ * sums of up to 200 in a row. */
 static double worst_ratio(const loss_data *d, bool backward)
 {
     const atto_dtype dtype = backward ? d->dtype : ATTO_F32;

@@ -6,7 +6,8 @@
 #include "bench.h"
 #include "check.h"
 
-/* Each kernel: 2 x 2 and 3 x 3 with stride 2, another window, one that work-items share, adaptive. */
+/* Each kernel: 2 x 2 and 3 x 3 with stride 2, another window, one that work-items share,
+ * adaptive. */
 static const struct pool_row {
     int64_t shape[4]; /* N, C, H, W */
     int64_t kernel, stride, padding;

@@ -88,8 +88,8 @@ static atto_status run(atto_device *dev, const rows_data *d, bool backward, void
     return status;
 }
 
-/* Roundings of sums of up to 5002 terms: of shares of 1, logs up to about 30, and a gradient's terms,
- * which for log-softmax sum up all of dy. */
+/* Roundings of sums of up to 5002 terms: of shares of 1, logs up to about 30, and a gradient's
+ * terms, which for log-softmax sum up all of dy. */
 static double worst_ratio(const rows_data *d, bool backward, const float *got, const float *want)
 {
     const bool is_log = !is_glu(d) && d->op->kind == ATTO_SOFTMAX_LOG;

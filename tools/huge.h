@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What the two halves of attocl selftest --huge share: three f16 tensors, and blocks of them on the host. */
+/* What the two halves of attocl selftest --huge share: three f16 tensors, and blocks of them on the
+ * host. */
 #ifndef ATTO_HUGE_H
 #define ATTO_HUGE_H
 
@@ -15,7 +16,8 @@ typedef struct huge {
     float x32[HUGE_BLOCK], dy32[HUGE_BLOCK], got[HUGE_BLOCK], want[HUGE_BLOCK];
 } huge;
 
-/* First, around 2^32 (or the middle when there is no such element), around 2^31 (or a quarter), last. */
+/* First, around 2^32 (or the middle when there is no such element), around 2^31 (or a quarter),
+ * last. */
 void huge_blocks(int64_t elements, int64_t *start, int64_t *length);
 
 atto_status huge_read(const atto_tensor *t, int64_t start, int64_t n, void *out);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* attocl selftest --huge: softmax, norms and losses of constants, where every result is known.
  *
- * Constants come in four parts: of four columns, or of four images. Results are compared block by block, to a
- * rounding of f16; sums over all to 1e-5, so that one is wrong in which a part of 2^31 is missing. */
+ * Constants come in four parts: of four columns, or of four images. Results are compared block by
+ * block, to a rounding of f16; sums over all to 1e-5, so that one is wrong in which a part of 2^31
+ * is missing. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -95,8 +96,8 @@ static atto_status fill_parts(const atto_tensor *t, int32_t dim, const double *v
 
 /* ---- softmax: zeros, whose results are known ---- */
 
-/* Rows of two, one row of all elements, and columns of two. In the long row 1 / elements is nothing in f16, but the
- * logarithm of that differs from one of a sum that lacks a 16th. */
+/* Rows of two, one row of all elements, and columns of two. In the long row 1 / elements is nothing
+ * in f16, but the logarithm of that differs from one of a sum that lacks a 16th. */
 typedef struct softmax_case {
     const char *name;
     atto_softmax_kind kind;
@@ -111,8 +112,8 @@ static const softmax_case softmax_cases[] = {
     { "softmax dim 0", ATTO_SOFTMAX_PLAIN, 0, false, 0.5 },
 };
 
-/* dy = 1: what softmax shifts by a constant stays, so dx is 0; in the long row it is 1 - n e^y, which sees a sum that
- * lacks a 500th, since y is rounded. */
+/* dy = 1: what softmax shifts by a constant stays, so dx is 0; in the long row it is 1 - n e^y,
+ * which sees a sum that lacks a 500th, since y is rounded. */
 static atto_status softmax_dx(huge *h, const softmax_case *c, int64_t n, double *dx)
 {
     *dx = 0.0;

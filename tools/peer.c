@@ -83,8 +83,8 @@ static const char *python_of(const peer_options *options)
     return options->python ? options->python : "python3";
 }
 
-/* The peer keeps the memory that it frees, as a program does that runs for long; or glibc would give
- * every result of some megabytes back and page it in again. */
+/* The peer keeps the memory that it frees, as a program does that runs for long; or glibc would
+ * give every result of some megabytes back and page it in again. */
 static void keep_memory(void)
 {
     setenv("MALLOC_MMAP_MAX_", "0", 0);

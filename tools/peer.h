@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* attocl bench --compare: bench/peer.py, started once, measures in PyTorch what we have just measured. */
+/* attocl bench --compare: bench/peer.py, started once, measures in PyTorch what we have just
+ * measured. */
 #ifndef ATTO_PEER_H
 #define ATTO_PEER_H
 
@@ -48,7 +49,8 @@ double peer_measure(peer *p, int which, const bench_case *c, const bench_result 
 /* NULL is fine. */
 void peer_stop(peer *p);
 
-/* Draws the figures of a JSON file into a picture, by bench/plot.py; false with a message on stderr. */
+/* Draws the figures of a JSON file into a picture, by bench/plot.py; false with a message on
+ * stderr. */
 bool peer_plot(const peer_options *options, const char *json_path, const char *picture_path);
 
 #endif

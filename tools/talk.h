@@ -10,8 +10,9 @@
 
 typedef struct talk talk;
 
-/* Starts a program found as execvp does; argv ends with NULL. An answer may take as long as timeout_s.
- * SIGPIPE is ignored until talk_stop. NULL with a message on stderr that begins with who asks. */
+/* Starts a program found as execvp does; argv ends with NULL. An answer may take as long as
+ * timeout_s. SIGPIPE is ignored until talk_stop. NULL with a message on stderr that begins with who
+ * asks. */
 talk *talk_start(const char *who, const char *const *argv, int timeout_s);
 
 /* Where the next question goes. */

@@ -130,7 +130,8 @@ static bool starts(const char *text, const char *word)
     return strncmp(text, word, strlen(word)) == 0;
 }
 
-/* What the library says while it measures goes to standard output, without what it says of kernels. */
+/* What the library says while it measures goes to standard output, without what it says of
+ * kernels. */
 static void print_log(void *data, atto_log_level level, const char *message)
 {
     report *r = data;

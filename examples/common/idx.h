@@ -28,8 +28,8 @@ typedef struct idx_array {
  *   out   release with idx_free
  *
  * Returns  ATTO_E_IO           cannot be opened or read
- *          ATTO_E_FORMAT       not IDX, not gzip though its name says so, truncated, damaged, longer
- *                              than its header says, or of another rank
+ *          ATTO_E_FORMAT       not IDX, not gzip though its name says so, truncated, damaged,
+ *                              longer than its header says, or of another rank
  *          ATTO_E_UNSUPPORTED  elements are no unsigned bytes, or more than IDX_MAX_BYTES of them
  *          ATTO_E_MEMORY */
 atto_status idx_read(const char *path, int rank, idx_array *out);

@@ -37,8 +37,9 @@ typedef struct option_page {
 enum { OPTIONS_RUN = -1, OPTIONS_OK = 0, OPTIONS_FAILED = 1, OPTIONS_USAGE = 2 };
 
 /* Reads the command line into the values. --help (-h) prints the page to standard output and
- * returns OPTIONS_OK; a wrong option or value is explained on standard error, with option, value and
- * range, and returns OPTIONS_USAGE; else OPTIONS_RUN. Values may come as --name VALUE, --name=VALUE,
+ * returns OPTIONS_OK; a wrong option or value is explained on standard error, with option, value
+ * and range, and returns OPTIONS_USAGE; else OPTIONS_RUN. Values may come as --name VALUE,
+ * --name=VALUE,
  * -l VALUE or -lVALUE; names may be shortened. Texts point into argv. */
 int options_parse(const option_page *page, int argc, char **argv);
 

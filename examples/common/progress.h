@@ -46,8 +46,8 @@ void progress_epoch_end(progress *p, const char *metrics);
 void progress_clear(progress *p);
 
 /* The line for a terminal of that many columns, without colour and line end: epoch, bar, percent,
- * loss, items per second, time left of the whole training. Shorter than width; what does not fit is left
- * out from the right, then the bar. Returns out. */
+ * loss, items per second, time left of the whole training. Shorter than width; what does not fit is
+ * left out from the right, then the bar. Returns out. */
 const char *progress_format(const progress_view *view, int width, char *out, size_t bytes);
 
 #endif

@@ -21,14 +21,15 @@ typedef struct mnist_data {
 
 /* Reads train- (else train10k-) and t10k-{images-idx3,labels-idx1}-ubyte, each with or without .gz,
  * from a folder. Release with mnist_free; *out is zeroed on failure.
- * Returns what idx_read does, and ATTO_E_FORMAT for images of another size, another number of labels
- * than images, a label above 9, or an empty set. */
+ * Returns what idx_read does, and ATTO_E_FORMAT for images of another size, another number of
+ * labels than images, a label above 9, or an empty set. */
 atto_status mnist_load(const char *folder, mnist_data *out);
 
 /* Zeroed data is fine. */
 void mnist_free(mnist_data *data);
 
-/* Items order[first], order[first + 1] ... of a set, at most batch of them and none behind the last.
+/* Items order[first], order[first + 1] ... of a set, at most batch of them and none behind the
+ * last.
  *
  *   order   [count]          from shuffle(); NULL: as they are in the file
  *   images  [batch, 784]     out  (pixel / 255 - 0.1307) / 0.3081: mean and deviation of the

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The first steps of the MNIST network beside its PyTorch twin (examples/mnist/twin.py), and a whole
- * training in small: it learns, and a steady step waits for nothing and allocates nothing. */
+/* The first steps of the MNIST network beside its PyTorch twin (examples/mnist/twin.py), and a
+ * whole training in small: it learns, and a steady step waits for nothing and allocates nothing. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -91,7 +91,8 @@ static void mnist_follows_its_pytorch_twin(void **state)
     end();
 }
 
-/* Nothing blocks, allocates or is packed once the first steps have been made; memory stays what it is. */
+/* Nothing blocks, allocates or is packed once the first steps have been made; memory stays what it
+ * is. */
 static void mnist_steps_are_steady(void **state)
 {
     (void)state;

@@ -18,7 +18,8 @@ typedef struct values {
 
 static values got;
 
-/* Parses words separated by blanks, EMPTY being one without letters; what was printed lands in said. */
+/* Parses words separated by blanks, EMPTY being one without letters; what was printed lands in
+ * said. */
 static int parse(const char *line, char said[4096])
 {
     const option_row rows[] = {

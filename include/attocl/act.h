@@ -73,7 +73,8 @@ struct atto_act_args {
  *           ATTO_E_DTYPE     x is not f32, f16 or bf16, or y differs from x
  *           ATTO_E_ARGUMENT  dropout outside [0, 1] or NaN, unknown kind or rng, illegal a or b:
  *                            NaN; infinite softplus beta, celu or elu alpha, leaky_relu slope;
- *                            softplus beta or celu alpha 0, softshrink lambda < 0, hardtanh lo >= hi
+ *                            softplus beta or celu alpha 0, softshrink lambda < 0, hardtanh
+ *                            lo >= hi
  *           ATTO_E_STRIDE    y overlaps itself or has stride 0
  *           ATTO_E_ALIAS     y overlaps x without being the same view
  *           ATTO_E_DEVICE    a buffer of another device

@@ -55,11 +55,11 @@ struct atto_batch_norm_args {
  * @param a    uses all but the gradients
  *
  * Saved     x, w, mean, rstd; b and residual unless act is the identity
- * Numerics  computed in f32 whatever the dtype; parts of a channel are merged by their means and squared
- *           deviations, so that no digits are lost where the mean is large. Sums have an order that the
- *           shape decides
- * Layout    tensors without gaps, row-major or channels_last, are taken as they are; x and the like that
- *           do not lie as the output does are packed first
+ * Numerics  computed in f32 whatever the dtype; parts of a channel are merged by their means and
+ *           squared deviations, so that no digits are lost where the mean is large. Sums have an
+ *           order that the shape decides
+ * Layout    tensors without gaps, row-major or channels_last, are taken as they are; x and the like
+ *           that do not lie as the output does are packed first
  * Empty     N = 0 changes no running statistics and counts no batch
  * Async     enqueued on dev
  * Returns   ATTO_OK, what every op returns (attocl/device.h), and in particular
@@ -67,8 +67,9 @@ struct atto_batch_norm_args {
  *                            cumulative, and batches is NULL
  *           ATTO_E_SHAPE     x has fewer than 2 dimensions, or a tensor not the shape above
  *           ATTO_E_DTYPE     a dtype that is not in the table above
- *           ATTO_E_ARGUMENT  training with M = 1, a variance of one value; eps is negative, infinite or
- *                            NaN; momentum infinite or NaN; activation as in attocl/act.h
+ *           ATTO_E_ARGUMENT  training with M = 1, a variance of one value; eps is negative,
+ *                            infinite or NaN; momentum infinite or NaN; activation as in
+ *                            attocl/act.h
  * Source    Ioffe, Szegedy 2015, arXiv:1502.03167; PyTorch 2.11 torch.nn.functional.batch_norm
  */
 ATTO_API atto_status atto_batch_norm_forward(atto_device *dev,
@@ -82,8 +83,8 @@ ATTO_API atto_status atto_batch_norm_forward(atto_device *dev,
  *             w[c] * rstd[c] * dz                                 else
  *     dresidual = dz                                              (each + old, with add_...)
  *
- * @param a  uses x, w, mean, rstd, dy, act, training, the gradients, and b and residual unless act is the
- *           identity
+ * @param a  uses x, w, mean, rstd, dy, act, training, the gradients, and b and residual unless act
+ *           is the identity
  *
  * Returns   as atto_batch_norm_forward
  */

@@ -56,7 +56,8 @@ struct atto_cross_entropy_args {
  *
  * Saved     x, target, weight; lse and total if wanted
  * Numerics  computed in f32 whatever the dtype, as (x - max) - log(sum e^(x - max)); sums have a
- *           fixed order, so that equal calls give equal bits. The mean over nothing is NaN, the sum 0
+ *           fixed order, so that equal calls give equal bits. The mean over nothing is NaN, the sum
+ *           0
  * Data      a label outside 0 to C - 1 that is not ignored makes its position's loss NaN, its
  *           gradient 0, is left out of total, and is told by the next sync or host read as
  *           ATTO_E_INDEX, once

@@ -195,18 +195,18 @@ ATTO_API atto_status atto_device_trim(atto_device *dev);
 
 /**
  * Measures calls in all the ways that this device could run them, and remembers the fastest: until
- * it is switched off again, each call whose like has not come up since is, once it has run, run many
- * times more in copies of its outputs, which takes seconds. A training step or `attocl tune`
- * brings them up. Results of the ways are compared; one that computes something else, fails or cannot
- * be built is never taken. Sizes are rounded up to powers of two.
+ * it is switched off again, each call whose like has not come up since is, once it has run, run
+ * many times more in copies of its outputs, which takes seconds. A training step or `attocl tune`
+ * brings them up. Results of the ways are compared; one that computes something else, fails or
+ * cannot be built is never taken. Sizes are rounded up to powers of two.
  *
- * Switching it off writes what was found to a file beside the kernel cache (not with no_cache), which
- * later processes read when they open the device. Ways may add up in other orders: results before
- * and after differ by roundings. docs/tuning.md has more.
+ * Switching it off writes what was found to a file beside the kernel cache (not with no_cache),
+ * which later processes read when they open the device. Ways may add up in other orders: results
+ * before and after differ by roundings. docs/tuning.md has more.
  *
  * @param on  true: measure from now on; false: stop, and write
- * Returns    ATTO_E_NULL, ATTO_E_LOST, ATTO_E_STATE (inside a kernel's C function); ATTO_OK on the CPU
- *            backend, which has nothing to choose
+ * Returns    ATTO_E_NULL, ATTO_E_LOST, ATTO_E_STATE (inside a kernel's C function); ATTO_OK on the
+ *            CPU backend, which has nothing to choose
  */
 ATTO_API atto_status atto_device_tune(atto_device *dev, bool on);
 

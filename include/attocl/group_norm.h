@@ -13,8 +13,8 @@ extern "C" {
  * Arguments of atto_group_norm_forward and atto_group_norm_backward; literal: 0 is 0.
  *
  * Each image's C channels are normalised in groups of C / groups, F = C / groups * d1 * ... values
- * together. groups = C is instance norm, which alone has running statistics; groups = 1 is layer norm over
- * all but N, with parameters by channel.
+ * together. groups = C is instance norm, which alone has running statistics; groups = 1 is layer
+ * norm over all but N, with parameters by channel.
  */
 struct atto_group_norm_args {
     const atto_tensor *x;            /**< in   [N, C] or [N, C, d1, ...]  f32 f16 bf16 */
@@ -44,7 +44,8 @@ struct atto_group_norm_args {
  *     y = (x - mean[n][g]) * rstd[n][g] * w[c] + b[c],  rstd[n][g] = 1 / sqrt(var[n][g] + eps)
  *
  *     running_mean[c] = (1 - momentum) * running_mean[c] + momentum * (mean of mean[n][c] over n)
- *     running_var[c]  = (1 - momentum) * running_var[c]  + momentum * (mean of var[n][c] * F / (F - 1))
+ *     running_var[c]  = (1 - momentum) * running_var[c]
+ *                       + momentum * (mean of var[n][c] * F / (F - 1))
  *
  * @param a  uses all but the gradients
  *
@@ -56,9 +57,9 @@ struct atto_group_norm_args {
  *           ATTO_E_NULL      one of two running statistics
  *           ATTO_E_SHAPE     x has fewer than 2 dimensions, or a tensor not the shape above
  *           ATTO_E_DTYPE     a dtype that is not in the table above
- *           ATTO_E_ARGUMENT  groups is below 1 or does not divide C; eps is negative, infinite or NaN;
- *                            running statistics with groups other than C, with F = 1, a variance of one
- *                            value, or with a momentum that is infinite or NaN
+ *           ATTO_E_ARGUMENT  groups is below 1 or does not divide C; eps is negative, infinite or
+ *                            NaN; running statistics with groups other than C, with F = 1, a
+ *                            variance of one value, or with a momentum that is infinite or NaN
  * Source    Wu, He 2018, arXiv:1803.08494; PyTorch 2.11 torch.nn.functional.group_norm
  *           and instance_norm
  */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Kernels of your own, on every device: OpenCL C for OpenCL devices, a C function for the CPU backend.
- * docs/custom-kernels.md has a whole program. */
+/* Kernels of your own, on every device: OpenCL C for OpenCL devices, a C function for the CPU
+ * backend. docs/custom-kernels.md has a whole program. */
 #ifndef ATTOCL_KERNEL_H
 #define ATTOCL_KERNEL_H
 
@@ -88,14 +88,14 @@ typedef struct atto_kernel_source {
     const char *name; /**< of the __kernel function: an identifier of at most 63 characters */
 
     /**
-     * OpenCL C 1.2, needed on OpenCL devices. For each tensor argument the kernel has two parameters,
-     * a pointer to its buffer (`__global const float *x`; ushort for f16 and bf16) and the position of
-     * its first element (`ulong x_at`); for each number one; and last `ulong n`. Work-item
-     * get_global_id(0) does item of that number; their count is rounded up to whole work-groups, so a
-     * kernel returns where it reaches n. Work-groups have get_local_size(0) work-items: ATTO_WG, or
-     * fewer for a kernel that needs many registers, or what its reqd_work_group_size says.
-     * `#include "atto_math.h"` (activations and their derivatives) and `"atto_kernel.h"` (storage
-     * types) are at hand, at the top and unconditionally.
+     * OpenCL C 1.2, needed on OpenCL devices. For each tensor argument the kernel has two
+     * parameters, a pointer to its buffer (`__global const float *x`; ushort for f16 and bf16) and
+     * the position of its first element (`ulong x_at`); for each number one; and last `ulong n`.
+     * Work-item get_global_id(0) does item of that number; their count is rounded up to whole
+     * work-groups, so a kernel returns where it reaches n. Work-groups have get_local_size(0)
+     * work-items: ATTO_WG, or fewer for a kernel that needs many registers, or what its
+     * reqd_work_group_size says. `#include "atto_math.h"` (activations and their derivatives) and
+     * `"atto_kernel.h"` (storage types) are at hand, at the top and unconditionally.
      */
     const char *text;
     const char *options; /**< for the compiler: "-DROWS=4 -cl-mad-enable"; NULL for none. -DATTO_WG
@@ -141,9 +141,9 @@ ATTO_API void atto_kernel_destroy(atto_kernel *kernel);
  *
  * @param n      0 does nothing
  * @param args   count of them, in the kernel's order; may be NULL when count is 0
- * Returns       what every op returns (device.h), and ATTO_E_ARGUMENT (n, count, a kind that is none;
- *               on OpenCL devices parameters of other number or types than the arguments). On a
- *               driver that does not tell types only their number is compared
+ * Returns       what every op returns (device.h), and ATTO_E_ARGUMENT (n, count, a kind that is
+ *               none; on OpenCL devices parameters of other number or types than the arguments). On
+ *               a driver that does not tell types only their number is compared
  */
 ATTO_API atto_status atto_kernel_launch(atto_kernel *kernel, int64_t n, const atto_kernel_arg *args,
                                         int32_t count);

@@ -42,12 +42,13 @@ struct atto_linear_args {
  * @param a    uses x, w, b, residual, y, z, act, dropout, rng
  *
  * Saved     x, w, and z unless act is the identity
- * Numerics  products and sums in f32 whatever the dtype; everything behind the sum uses it unrounded,
- *           also where z is stored rounded. The order of summation depends on shapes and device only
+ * Numerics  products and sums in f32 whatever the dtype; everything behind the sum uses it
+ *           unrounded, also where z is stored rounded. The order of summation depends on shapes and
+ *           device only
  * Async     enqueued on dev
  * Returns   ATTO_OK, what every op returns (attocl/device.h), and in particular
- *           ATTO_E_SHAPE     w is not [N, K], b not [N], y not x's shape with N for K, z or residual not
- *                            like y
+ *           ATTO_E_SHAPE     w is not [N, K], b not [N], y not x's shape with N for K, z or
+ *                            residual not like y
  *           ATTO_E_DTYPE     a combination that is not in the table above
  *           ATTO_E_ARGUMENT  dropout, rng or activation as in attocl/act.h
  * Source    PyTorch 2.11 torch.nn.Linear
@@ -60,7 +61,8 @@ ATTO_API atto_status atto_linear_forward(atto_device *dev, const struct atto_lin
  *     dz = keep * act'(z) * dy / (1 - p)
  *     dx = dz w          dw = dz^T x          db = column sums of dz      (+ old, with add_...)
  *
- * @param a  uses dy, act, dropout, rng; z unless act is the identity; w for dx; x for dw; dx, dw, db
+ * @param a  uses dy, act, dropout, rng; z unless act is the identity; w for dx; x for dw; dx, dw,
+ *           db
  *
  * Numerics  dz is not rounded on the way
  * Returns   as atto_linear_forward; ATTO_E_NULL names what a wanted gradient lacks

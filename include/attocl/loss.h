@@ -23,7 +23,8 @@ ATTO_API const char *atto_loss_name(atto_loss_kind kind);
 /**
  * Arguments of atto_loss_forward and atto_loss_backward; literal: 0 is 0, nothing is defaulted.
  *
- * x and target broadcast (attocl/elementwise.h says how); "full" is the shape that they make together.
+ * x and target broadcast (attocl/elementwise.h says how); "full" is the shape that they make
+ * together.
  */
 struct atto_loss_args {
     const atto_tensor *x;          /**< in   any shape   f32 f16 bf16; what the network says */
@@ -90,8 +91,8 @@ ATTO_API atto_status atto_loss_forward(atto_device *dev, const struct atto_loss_
  *     KL_DIV           dx = -g t      dtarget = g (log t + 1 - x), 0 where t is 0
  *     KL_DIV_LOG       dx = -g e^t    dtarget = g e^t (t - x + 1)
  *
- * The gradient of a tensor that was repeated is the sum over the repetitions, in f32; only then there
- * is scratch of the full size.
+ * The gradient of a tensor that was repeated is the sum over the repetitions, in f32; only then
+ * there is scratch of the full size.
  *
  * @param a  uses x, target, weight, pos_weight, dloss, dx, dtarget and the numbers of forward
  */

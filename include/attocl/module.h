@@ -61,8 +61,8 @@ ATTO_API atto_status atto_module_param(atto_module *m, const char *name, atto_dt
 ATTO_API atto_status atto_module_share(atto_module *m, const char *name, atto_param *p);
 
 /**
- * Adds a tensor of m that is no parameter and belongs to its state dict: running statistics. m keeps a
- * reference to its buffer; the memory is the same.
+ * Adds a tensor of m that is no parameter and belongs to its state dict: running statistics. m
+ * keeps a reference to its buffer; the memory is the same.
  *
  * Returns ATTO_E_NULL, ATTO_E_ARGUMENT (name), ATTO_E_DEVICE, ATTO_E_MEMORY
  */
@@ -80,7 +80,8 @@ ATTO_API bool atto_module_is_training(const atto_module *m);
 ATTO_API void atto_module_freeze(atto_module *m, bool frozen);
 
 /** Parameters of the tree with their keys ("0.weight"): a module's own in order of registration, then
- * those of its children; a tied one appears under each of its names. Stops at the first failure of visit, and returns it. */
+ * those of its children; a tied one appears under each of its names. Stops at the first failure of
+ * visit, and returns it. */
 typedef atto_status (*atto_param_visit)(void *data, const char *key, atto_param *p);
 ATTO_API atto_status atto_module_params(const atto_module *m, atto_param_visit visit, void *data);
 
@@ -226,7 +227,8 @@ ATTO_API atto_status atto_rms_norm_create(atto_device *dev, atto_shape normalise
                                           const atto_norm_options *options, atto_module **m);
 
 /** Group norm of [N, C] or [N, C, ...]: weight (1 at first) and bias (0) are [channels]. options may be NULL.
- * ATTO_E_ARGUMENT: groups is below 1 or does not divide channels, eps; ATTO_E_SHAPE: a negative size. */
+ * ATTO_E_ARGUMENT: groups is below 1 or does not divide channels, eps; ATTO_E_SHAPE: a negative
+ * size. */
 ATTO_API atto_status atto_group_norm_create(atto_device *dev, int64_t groups, int64_t channels,
                                             const atto_norm_options *options, atto_module **m);
 
@@ -241,10 +243,11 @@ typedef struct atto_instance_norm_module_options {
 } atto_instance_norm_module_options;
 
 /**
- * Instance norm of [N, C, L] or [C, L], and of [N, C, H, W] or [C, H, W]: weight (1 at first) and bias (0) if
- * affine; the buffers running_mean (0), running_var (1) and num_batches_tracked (which stays 0, as PyTorch's
- * does) if they are tracked. options may be NULL. ATTO_E_SHAPE: a negative size; ATTO_E_ARGUMENT: eps,
- * momentum. A call fails with ATTO_E_ARGUMENT where a channel's own statistics are those of one value.
+ * Instance norm of [N, C, L] or [C, L], and of [N, C, H, W] or [C, H, W]: weight (1 at first) and
+ * bias (0) if affine; the buffers running_mean (0), running_var (1) and num_batches_tracked (which
+ * stays 0, as PyTorch's does) if they are tracked. options may be NULL. ATTO_E_SHAPE: a negative
+ * size; ATTO_E_ARGUMENT: eps, momentum. A call fails with ATTO_E_ARGUMENT where a channel's own
+ * statistics are those of one value.
  */
 ATTO_API atto_status atto_instance_norm1d_create(atto_device *dev, int64_t channels,
                                                  const atto_instance_norm_module_options *options,
@@ -267,10 +270,10 @@ typedef struct atto_batch_norm_module_options {
 } atto_batch_norm_module_options;
 
 /**
- * Batch norm of [N, C] or [N, C, L], and of [N, C, H, W]: weight (1 at first), bias (0), and the buffers
- * running_mean (0), running_var (1) and num_batches_tracked (0). atto_apply2 takes a residual, which is
- * added before the activation. options may be NULL. ATTO_E_SHAPE: a negative size; ATTO_E_ARGUMENT:
- * eps, momentum, act.
+ * Batch norm of [N, C] or [N, C, L], and of [N, C, H, W]: weight (1 at first), bias (0), and the
+ * buffers running_mean (0), running_var (1) and num_batches_tracked (0). atto_apply2 takes a
+ * residual, which is added before the activation. options may be NULL. ATTO_E_SHAPE: a negative
+ * size; ATTO_E_ARGUMENT: eps, momentum, act.
  */
 ATTO_API atto_status atto_batch_norm1d_create(atto_device *dev, int64_t channels,
                                               const atto_batch_norm_module_options *options,

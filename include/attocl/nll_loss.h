@@ -11,7 +11,8 @@ extern "C" {
 #endif
 
 /**
- * Arguments of atto_nll_loss_forward and atto_nll_loss_backward; literal: 0 is 0, nothing is defaulted.
+ * Arguments of atto_nll_loss_forward and atto_nll_loss_backward; literal: 0 is 0, nothing is
+ * defaulted.
  *
  * C > 0 classes; a position is what has one loss: all indices of x but the class. "Positions" as a
  * shape is that of x without its class dimension: [] for [C], [N] for [N, C], [N, d1, ...] for
@@ -66,9 +67,10 @@ ATTO_API atto_status atto_nll_loss_forward(atto_device *dev, const struct atto_n
  * Its gradient, in one pass.
  *
  *     g        = dloss / total, dloss, or dloss[p]
- *     dx[p][c] = - g * weight[c] where c is the label of position p, else 0      (+ old, with add_dx)
+ *     dx[p][c] = - g * weight[c] where c is the label of position p, else 0  (+ old, with add_dx)
  *
- * @param a  uses target, weight, total, dloss, dx and the numbers of forward. weight is f32 or like dx
+ * @param a  uses target, weight, total, dloss, dx and the numbers of forward. weight is f32 or like
+ *           dx
  */
 ATTO_API atto_status atto_nll_loss_backward(atto_device *dev, const struct atto_nll_loss_args *a);
 

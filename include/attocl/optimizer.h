@@ -110,11 +110,13 @@ typedef struct atto_rmsprop_options {
  * @param out      NULL on failure; give it back with atto_optimizer_free
  *
  * Numerics  all arithmetic in f32; t counts the steps that a parameter had a gradient in, on the
- *           device. The root of centred RMSprop is taken of max(0, v - a^2), where PyTorch gives NaN
+ *           device. The root of centred RMSprop is taken of max(0, v - a^2), where PyTorch gives
+ *           NaN
  * Returns   ATTO_E_NULL      out; neither net nor params, or both; one of the params
- *           ATTO_E_ARGUMENT  nothing to train; a number outside its range: lr, eps, momentum, weight
- *                            decay < 0, betas outside [0, 1), alpha outside [0, 1], NaN, infinite as
- *                            f32; Nesterov without momentum or with dampening; a reserved word
+ *           ATTO_E_ARGUMENT  nothing to train; a number outside its range: lr, eps, momentum,
+ *                            weight decay < 0, betas outside [0, 1), alpha outside [0, 1], NaN,
+ *                            infinite as f32; Nesterov without momentum or with dampening; a
+ *                            reserved word
  *           ATTO_E_STATE     a parameter belongs to another optimiser
  *           ATTO_E_DEVICE    parameters of two devices
  *           ATTO_E_MEMORY    parameters are as before
@@ -138,9 +140,9 @@ ATTO_API void atto_optimizer_free(atto_optimizer *opt);
  * overwrites. Enqueued, never waits, unless a kernel cannot be built and the CPU stands in.
  *
  * Returns  ATTO_E_NULL; ATTO_E_ARGUMENT (lr < 0, NaN, infinite as f32); ATTO_E_STATE (memory is
- *          mapped); ATTO_E_BUILD (a kernel, where the device's options forbid the CPU); ATTO_E_MEMORY,
- *          ATTO_E_BACKEND, ATTO_E_LOST (a launch: the gradients are used up if part of the step
- *          has been made, else as before)
+ *          mapped); ATTO_E_BUILD (a kernel, where the device's options forbid the CPU);
+ *          ATTO_E_MEMORY, ATTO_E_BACKEND, ATTO_E_LOST (a launch: the gradients are used up if part
+ *          of the step has been made, else as before)
  */
 ATTO_API atto_status atto_optimizer_step(atto_optimizer *opt, double lr);
 
@@ -158,13 +160,13 @@ ATTO_API double atto_optimizer_lr(const atto_optimizer *opt);
 ATTO_API atto_status atto_optimizer_set_momentum(atto_optimizer *opt, double momentum);
 
 /**
- * From now on each step first multiplies the gradients by min(1, max_norm / (norm + 1e-6)), norm = the
- * root of the sum of their squares over all parameters. INFINITY only measures, 0 stops. As in
- * PyTorch, an infinite norm makes finite gradients 0 and infinite ones NaN, and a NaN makes all NaN; with
- * loss scaling such a step is skipped.
+ * From now on each step first multiplies the gradients by min(1, max_norm / (norm + 1e-6)), norm =
+ * the root of the sum of their squares over all parameters. INFINITY only measures, 0 stops. As in
+ * PyTorch, an infinite norm makes finite gradients 0 and infinite ones NaN, and a NaN makes all
+ * NaN; with loss scaling such a step is skipped.
  *
- * Numerics  squares and their sum are f32: gradients above 1.8e19 have an infinite norm, those below 1e-23
- *           hardly count; the same order of summation whatever the number of threads
+ * Numerics  squares and their sum are f32: gradients above 1.8e19 have an infinite norm, those
+ *           below 1e-23 hardly count; the same order of summation whatever the number of threads
  * Returns   ATTO_E_NULL, ATTO_E_ARGUMENT (negative or NaN), ATTO_E_MEMORY
  */
 ATTO_API atto_status atto_optimizer_clip_norm(atto_optimizer *opt, double max_norm);
@@ -185,14 +187,16 @@ typedef struct atto_loss_scale_options {
 } atto_loss_scale_options;
 
 /**
- * From now on gradients are those of loss * scale: a step divides by it. If one is infinite or NaN the
- * step changes nothing and the scale shrinks, not below 2^-126; after growth_interval good steps in a
- * row it grows. Decided on the device. The caller scales the loss: atto_backward_from(tape, loss,
- * &scale) with the tensor of atto_optimizer_loss_scale, instead of atto_backward(tape, loss).
+ * From now on gradients are those of loss * scale: a step divides by it. If one is infinite or NaN
+ * the step changes nothing and the scale shrinks, not below 2^-126; after growth_interval good
+ * steps in a row it grows. Decided on the device. The caller scales the loss:
+ * atto_backward_from(tape, loss, &scale) with the tensor of atto_optimizer_loss_scale, instead of
+ * atto_backward(tape, loss).
  *
  * @param options  NULL = defaults
- * Returns         ATTO_E_NULL, ATTO_E_MEMORY, ATTO_E_ARGUMENT (initial < 2^-126, growth <= 1, either
- *                 infinite as f32, backoff as f32 not in (0, 1), negative interval, reserved)
+ * Returns         ATTO_E_NULL, ATTO_E_MEMORY, ATTO_E_ARGUMENT (initial < 2^-126, growth <= 1,
+ *                 either infinite as f32, backoff as f32 not in (0, 1), negative interval,
+ *                 reserved)
  */
 ATTO_API atto_status atto_optimizer_scale_loss(atto_optimizer *opt,
                                                const atto_loss_scale_options *options);
@@ -204,10 +208,10 @@ ATTO_API atto_status atto_optimizer_loss_scale(const atto_optimizer *opt, atto_t
 ATTO_API atto_status atto_optimizer_skipped(const atto_optimizer *opt, int64_t *out);
 
 /**
- * What the optimiser remembers of a parameter, by PyTorch's name: "step" (one i32), "momentum_buffer",
- * "exp_avg", "exp_avg_sq", "square_avg", "grad_avg" (f32, shaped like it), and "master" of f16 and
- * bf16 ones. Borrowed; may be written, to go on with a run. ATTO_E_ARGUMENT: not a parameter of this
- * optimiser, or no such state.
+ * What the optimiser remembers of a parameter, by PyTorch's name: "step" (one i32),
+ * "momentum_buffer", "exp_avg", "exp_avg_sq", "square_avg", "grad_avg" (f32, shaped like it), and
+ * "master" of f16 and bf16 ones. Borrowed; may be written, to go on with a run. ATTO_E_ARGUMENT:
+ * not a parameter of this optimiser, or no such state.
  */
 ATTO_API atto_status atto_optimizer_state(const atto_optimizer *opt, const atto_param *p,
                                           const char *name, atto_tensor *out);

@@ -10,9 +10,9 @@ extern "C" {
 #endif
 
 /**
- * A parameter: a value and, once it has been trained, a gradient. The handle stays; the storage moves
- * when an optimiser packs its parameters into large blocks, so views are asked for when they are
- * used, and not kept over the making of an optimiser.
+ * A parameter: a value and, once it has been trained, a gradient. The handle stays; the storage
+ * moves when an optimiser packs its parameters into large blocks, so views are asked for when they
+ * are used, and not kept over the making of an optimiser.
  */
 typedef struct atto_param atto_param;
 
@@ -39,8 +39,8 @@ ATTO_API atto_tensor atto_param_value(const atto_param *p);
 ATTO_API atto_status atto_param_grad(const atto_param *p, atto_tensor *out);
 
 /** For backward passes of your own, the op tier's say: where a gradient goes, and whether it is to be
- * added to one of this step. The next atto_optimizer_step takes what is there. Borrowed. ATTO_E_NULL;
- * ATTO_E_STATE (frozen); ATTO_E_MEMORY. */
+ * added to one of this step. The next atto_optimizer_step takes what is there. Borrowed.
+ * ATTO_E_NULL; ATTO_E_STATE (frozen); ATTO_E_MEMORY. */
 ATTO_API atto_status atto_param_grad_target(atto_param *p, atto_tensor *out, bool *add);
 
 /** Host data, dense, of the parameter's dtype, in or out. Returns as atto_tensor_write and _read. */

@@ -16,9 +16,11 @@ extern "C" {
  *     window o    elements o stride - padding + j dilation, j = 0 .. kernel - 1, of its axis; those
  *                 outside 0 .. L - 1 are padding
  *     outputs     floor((L + 2 padding - dilation (kernel - 1) - 1) / stride) + 1
- *                 ceil_mode: rounded up; without the last one where it would begin behind L + padding
+ *                 ceil_mode: rounded up; without the last one where it would begin behind L +
+ *                 padding
  *     adaptive    instead: as many outputs O as y has; window o is floor(o L / O) to
- *                 ceil((o + 1) L / O) - 1. kernel, stride, padding, dilation, ceil_mode are not read
+ *                 ceil((o + 1) L / O) - 1. kernel, stride, padding, dilation, ceil_mode are not
+ *                 read
  */
 typedef struct atto_pool_window {
     int32_t dims; /**< 2 = x is [N, C, H, W] or [C, H, W]; 1 = [N, C, L] or [C, L] */
@@ -61,8 +63,8 @@ struct atto_avg_pool_args {
  * Numerics  sums in f32 whatever the dtype, in an order that shape and strides fix
  * Async     enqueued on dev
  * Returns   ATTO_OK, what every op returns (attocl/device.h), and in particular
- *           ATTO_E_SHAPE     x has not dims + 1 or dims + 2 dimensions, or no height or width; y has
- *                            another shape than the window gives
+ *           ATTO_E_SHAPE     x has not dims + 1 or dims + 2 dimensions, or no height or width; y
+ *                            has another shape than the window gives
  *           ATTO_E_DTYPE     x is not f32, f16 or bf16; y is not like x
  *           ATTO_E_ARGUMENT  a number outside its range; divisor_override with adaptive; there
  *                            would be no output ("output size too small")
@@ -98,9 +100,9 @@ struct atto_max_pool_args {
  *
  *     y = max of the window's elements in x
  *
- * Of equal maxima the first in row-major order is the one. A NaN is larger than anything; of several
- * the last is the one, as in PyTorch. A window that lies in the padding alone (dilation can do that)
- * gives -infinity and index -1.
+ * Of equal maxima the first in row-major order is the one. A NaN is larger than anything; of
+ * several the last is the one, as in PyTorch. A window that lies in the padding alone (dilation can
+ * do that) gives -infinity and index -1.
  *
  * @param a  uses x, y, indices, window
  *
@@ -116,8 +118,8 @@ ATTO_API atto_status atto_max_pool_forward(atto_device *dev, const struct atto_m
 /**
  * Its gradient: dx = sum of dy over the windows whose index is the element's (+ dx with add_dx).
  *
- * @param a  uses indices, dy, dx, window. Indices that are no element of their window count nowhere or
- *           where they point, but never outside dx
+ * @param a  uses indices, dy, dx, window. Indices that are no element of their window count nowhere
+ *           or where they point, but never outside dx
  *
  * Numerics  as atto_avg_pool_backward
  * Returns   as atto_max_pool_forward; ATTO_E_NULL: dx is given without indices

@@ -158,8 +158,8 @@ ATTO_API atto_var atto_batch_norm(atto_tape *tape, atto_var x,
                                   const atto_batch_norm_options *options);
 /* ---- attocl/pool.h: means and maxima over windows ----
  *
- * x is [N, C, H, W] or [C, H, W], of the 1d functions [N, C, L] or [C, L]. A result lies in memory as x
- * does, contiguous or channels_last. */
+ * x is [N, C, H, W] or [C, H, W], of the 1d functions [N, C, L] or [C, L]. A result lies in memory
+ * as x does, contiguous or channels_last. */
 
 /** Options of means; zero, and NULL for the struct, is PyTorch's default. Of the pairs {height, width} the
  * 1d functions read the first; the second must be 0 there. */

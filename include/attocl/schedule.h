@@ -5,7 +5,8 @@
  *
  * step counts from 0: the value is the one that PyTorch's scheduler has after `step` calls of its
  * step(). A negative step or length is 0. Two schedules one after the other: choose by the step,
- * i < w ? atto_schedule_linear(i, w, base / 3, base) : atto_schedule_cosine(i - w, n - w, base, 0). */
+ * i < w ? atto_schedule_linear(i, w, base / 3, base) : atto_schedule_cosine(i - w, n - w, base,
+ * 0). */
 #ifndef ATTOCL_SCHEDULE_H
 #define ATTOCL_SCHEDULE_H
 

@@ -45,9 +45,9 @@ struct atto_softmax_args {
  * @param a    uses x, y, kind, dim
  *
  * Saved     y (pass it to atto_softmax_backward)
- * Numerics  computed in f32 whatever the dtype; sums have a fixed order, so that equal calls give equal
- *           bits. What is all -inf (softmin: inf) along dim, or holds NaN or the other infinity, gives
- *           NaN, as PyTorch's. Bounds in docs/numerics.md
+ * Numerics  computed in f32 whatever the dtype; sums have a fixed order, so that equal calls give
+ *           equal bits. What is all -inf (softmin: inf) along dim, or holds NaN or the other
+ *           infinity, gives NaN, as PyTorch's. Bounds in docs/numerics.md
  * Async     enqueued on dev
  * Returns   ATTO_OK, what every op returns (attocl/device.h), and in particular
  *           ATTO_E_SHAPE     y is not shaped like x (0 elements are fine)

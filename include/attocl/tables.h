@@ -115,9 +115,9 @@
     X(PLAIN,  softmax)        \
     X(LOG,    log_softmax)    \
     X(MIN,    softmin)
-/* X(NAME, name, rule): the enumerator is ATTO_LOSS_<NAME>; attom_loss_<name>(x, t, a) of atto_math.h,
- * and its derivatives _dx and _dt. rule: what the args' threshold must satisfy, POSITIVE or
- * NONNEGATIVE; UNUSED: it is not looked at. Rows are only ever appended. */
+/* X(NAME, name, rule): the enumerator is ATTO_LOSS_<NAME>; attom_loss_<name>(x, t, a) of
+ * atto_math.h, and its derivatives _dx and _dt. rule: what the args' threshold must satisfy,
+ * POSITIVE or NONNEGATIVE; UNUSED: it is not looked at. Rows are only ever appended. */
 #define ATTO_LOSS_TABLE(X)                            \
     X(L1,              l1,              UNUSED)       \
     X(MSE,             mse,             UNUSED)       \
@@ -142,8 +142,8 @@
  *                have dimension 1 innermost (channels_last), as the largest of them has; others are
  *                row-major
  *                IMAGES: the same, but only the innermost dimension needs unit stride; images have
- *                four dimensions, batch, channels, height, width (those that the caller's lacks have
- *                size 1)
+ *                four dimensions, batch, channels, height, width (those that the caller's lacks
+ *                have size 1)
  *   autocast     what autocast will do to the inputs: LOW, F32, WIDEST or FLOW
  *   in_place     IN_PLACE: an output may be exactly one of the inputs; else DISTINCT
  *   random       DROPS_BY(field): draws numbers by logical element index when that probability is
@@ -184,10 +184,12 @@
  *   SAVED_OPT   the same                                   NULL = not wanted; see its family
  *   SAVED_NEEDED the same                                  must be given to forward; backward says
  *                                                          which gradient needs it
- *   SAVED_FWD_OPT the same                                 forward: NULL = not wanted; must be given
+ *   SAVED_FWD_OPT the same                                 forward: NULL = not wanted; must be
+ *   given
  *                                                          to backward
  *   DIN         gradient of an output, read by backward    must be given to backward
- *   DOUT        gradient of an input, written by backward  NULL = not wanted; add_<field> adds to it */
+ *   DOUT        gradient of an input, written by backward  NULL = not wanted; add_<field> adds to
+ *                                                          it */
 #define ATTO_ACT_FIELDS(F)     F(x, IN)     F(y, OUT) F(dy, DIN) F(dx, DOUT)
 #define ATTO_DROPOUT_FIELDS(F) F(x, IN_FWD) F(y, OUT) F(dy, DIN) F(dx, DOUT)
 #define ATTO_LINEAR_FIELDS(F)                                                                  \

@@ -39,8 +39,8 @@ ATTO_API atto_device *atto_tape_device(const atto_tape *tape);
 ATTO_API atto_status atto_tape_status(const atto_tape *tape);
 
 /**
- * Makes a failure stick to the tape as that of a recording call does, unless there is one already: for
- * recording functions of your own.
+ * Makes a failure stick to the tape as that of a recording call does, unless there is one already:
+ * for recording functions of your own.
  *
  * @param status   ATTO_OK does nothing
  * @param message  NULL = the thread's last error, which the call that failed has left
@@ -49,8 +49,8 @@ ATTO_API atto_status atto_tape_status(const atto_tape *tape);
 ATTO_API atto_status atto_tape_fail(atto_tape *tape, atto_status status, const char *message);
 
 /** Ends the step: every value of it dies, and the tape is fresh. Gradients of parameters stay. Does
- * not wait. Returns the step's first error, or ATTO_E_INDEX (once) if a kernel of this or an earlier
- * step found bad data and word of it has come back; atto_device_sync always knows. */
+ * not wait. Returns the step's first error, or ATTO_E_INDEX (once) if a kernel of this or an
+ * earlier step found bad data and word of it has come back; atto_device_sync always knows. */
 ATTO_API atto_status atto_tape_end(atto_tape *tape);
 
 /** Whether what follows is recorded for backward (true in a new tape). Without, values live to the end
@@ -87,7 +87,8 @@ ATTO_API atto_status atto_var_grad(atto_tape *tape, atto_var v, atto_tensor *out
 ATTO_API atto_status atto_var_read(atto_tape *tape, atto_var v, void *data);
 
 /** The value's tensor beyond the end of the step; release it with atto_tensor_free. What a reshape made
- * may share its source's memory. ATTO_E_ARGUMENT: a borrowed tensor or a parameter, which have owners. */
+ * may share its source's memory. ATTO_E_ARGUMENT: a borrowed tensor or a parameter, which have
+ * owners. */
 ATTO_API atto_status atto_keep(atto_tape *tape, atto_var v, atto_tensor *out);
 
 /** Values made between the two die at the end, except those in keep and what backward needs. The tape's
@@ -96,10 +97,11 @@ ATTO_API void atto_scope_begin(atto_tape *tape);
 ATTO_API void atto_scope_end(atto_tape *tape, const atto_var *keep, int32_t count);
 
 /**
- * Computes the gradients of a scalar value (one element) with respect to every parameter and watched
- * value that it came from. Each recorded op is run backwards once and then forgotten with what it had
- * saved, so a second backward over the same op is ATTO_E_STATE. After a failure, parameters have the
- * gradients that were finished: forget them (atto_optimizer_zero_grad) before the step is tried again.
+ * Computes the gradients of a scalar value (one element) with respect to every parameter and
+ * watched value that it came from. Each recorded op is run backwards once and then forgotten with
+ * what it had saved, so a second backward over the same op is ATTO_E_STATE. After a failure,
+ * parameters have the gradients that were finished: forget them (atto_optimizer_zero_grad) before
+ * the step is tried again.
  *
  * Returns the step's first error; ATTO_E_SHAPE (loss is not one element), ATTO_E_STATE (a parameter
  *         was changed since its forward, a dead value)
@@ -137,7 +139,8 @@ ATTO_API atto_var atto_record(atto_tape *tape, const atto_op_class *cls, const v
                               size_t args_bytes, const atto_var *inputs, int32_t count,
                               atto_tensor *output);
 
-/* For backward functions: the bytes of args; an input's tensor; the output's tensor and gradient. */
+/* For backward functions: the bytes of args; an input's tensor; the output's tensor and
+ * gradient. */
 ATTO_API const void *atto_node_args(const atto_tape *tape, const atto_node *node);
 ATTO_API const atto_tensor *atto_node_input(const atto_tape *tape, const atto_node *node,
                                             int32_t i);

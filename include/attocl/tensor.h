@@ -181,7 +181,8 @@ typedef enum atto_map_mode {
  * mapping too. Freeing the tensor keeps the buffer alive until then; keep a copy of the view to end
  * the mapping with.
  *
- * @param data  out  element (0, 0, ...) of the view; walk it by t's strides. NULL for an empty tensor
+ * @param data  out  element (0, 0, ...) of the view; walk it by t's strides. NULL for an empty
+ *                   tensor
  * Returns      ATTO_E_NULL, ATTO_E_ARGUMENT (mode), ATTO_E_STATE, ATTO_E_SHAPE, ATTO_E_DTYPE,
  *              ATTO_E_STRIDE (a view to be written overlaps itself), ATTO_E_MEMORY, ATTO_E_BACKEND,
  *              ATTO_E_LOST

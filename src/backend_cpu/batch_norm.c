@@ -5,9 +5,9 @@
  *   backward   dz = act'(n w + b + residual) dy,  db = sum of dz,  dw = sum of dz n
  *              dx = w rstd (dz - (db + n dw) / M),  in training
  *
- * Two shapes: [n, channels, size], whose runs of size elements have one channel, and rows of channels
- * (size 1). Both are cut into slabs along n by the shape alone; each has its own moments or sums, which
- * are merged in order.
+ * Two shapes: [n, channels, size], whose runs of size elements have one channel, and rows of
+ * channels (size 1). Both are cut into slabs along n by the shape alone; each has its own moments
+ * or sums, which are merged in order.
  */
 #include "batch_norm.h"
 
@@ -133,8 +133,8 @@ static void use_running(const job *j, float *mean, float *rstd)
 
 /* ---- blocks ---- */
 
-/* n elements of a run, which has one channel (step 0), or of some rows of n channels each (step 1). Elements
- * from next on will be wanted soon. */
+/* n elements of a run, which has one channel (step 0), or of some rows of n channels each (step 1).
+ * Elements from next on will be wanted soon. */
 typedef struct block {
     int64_t at, channel, next;
     int32_t n, rows, step;
@@ -193,8 +193,8 @@ static void activate(const job *j, const block *k, const float *normal, float *z
 
 typedef void (*block_body)(const job *j, const block *k, void *state);
 
-/* Calls body for every block of a run, or of a row of more channels than a block; the next run is number
- * next. */
+/* Calls body for every block of a run, or of a row of more channels than a block; the next run is
+ * number next. */
 static void for_blocks_of_run(const job *j, int64_t run, int64_t next, block_body body, void *state)
 {
     const int64_t length = j->rows ? j->g.channels : j->g.size;
@@ -295,7 +295,8 @@ static void no_values(const job *j)
     for (int64_t c = 0; rstd && c < j->g.channels; c++) rstd[c] = NAN;
 }
 
-/* Channels that a cache keeps between the passes over them: of so many bytes, and enough of them. */
+/* Channels that a cache keeps between the passes over them: of so many bytes, and enough of
+ * them. */
 #define KEPT_BYTES ((int64_t)4 << 20)
 
 static bool keeps_channels(const job *j, int32_t threads, int32_t tensors)

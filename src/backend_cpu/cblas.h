@@ -17,8 +17,8 @@ typedef struct atto__cblas {
     atto__sgemm_fn *sgemm;
 } atto__cblas;
 
-/* Opens what options name and tries it. ATTO_E_ARGUMENT if it cannot be opened or has no cblas_sgemm,
- * ATTO_E_DEVICE if it computes wrong numbers; then nothing is left open. */
+/* Opens what options name and tries it. ATTO_E_ARGUMENT if it cannot be opened or has no
+ * cblas_sgemm, ATTO_E_DEVICE if it computes wrong numbers; then nothing is left open. */
 atto_status atto__cblas_open(const atto__options *options, atto__cblas *out);
 void atto__cblas_close(atto__cblas *cblas);
 

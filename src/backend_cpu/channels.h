@@ -20,7 +20,8 @@ static inline int32_t block_length(int64_t left)
 
 /* ---- moments ---- */
 
-/* Of n values: their mean, and the squares of their distances from it. Source: Chan, Golub, LeVeque 1979. */
+/* Of n values: their mean, and the squares of their distances from it. Source: Chan, Golub, LeVeque
+ * 1979. */
 typedef struct moments {
     double n, mean, squares;
 } moments;

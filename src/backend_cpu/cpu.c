@@ -24,8 +24,8 @@ typedef struct cpu_device {
     atto__cblas cblas;
 } cpu_device;
 
-/* The process that first opened a CPU device. OpenMP's threads are its; in a child made by fork they
- * are missing, and a parallel region would wait for them for ever. */
+/* The process that first opened a CPU device. OpenMP's threads are its; in a child made by fork
+ * they are missing, and a parallel region would wait for them for ever. */
 static atomic_ullong home_process;
 
 static bool is_forked(void)
@@ -95,8 +95,8 @@ static void processor_name(char *out, size_t bytes)
 #endif
 }
 
-/* More threads than four times the processors, but at least so many, are not started: OpenMP ends the
- * process when the system refuses one. */
+/* More threads than four times the processors, but at least so many, are not started: OpenMP ends
+ * the process when the system refuses one. */
 #define MOST_THREADS 16
 
 static int32_t threads_of(const atto__options *options)

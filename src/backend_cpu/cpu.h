@@ -5,8 +5,8 @@
 
 #include "device.h"
 
-/* Every level's symbols carry its name: ATTO_LEVEL_NAME(act_forward) is atto__cpu_act_forward_avx2 in
- * the file compiled for AVX2. */
+/* Every level's symbols carry its name: ATTO_LEVEL_NAME(act_forward) is atto__cpu_act_forward_avx2
+ * in the file compiled for AVX2. */
 #define ATTO_PASTE_(a, b)  a##_##b
 #define ATTO_PASTE(a, b)   ATTO_PASTE_(a, b)
 #define ATTO_LEVEL_NAME(x) ATTO_PASTE(atto__cpu_##x, ATTO_LEVEL)
@@ -15,8 +15,8 @@
  * process that first opened a CPU device: it has not got its parent's threads. */
 int32_t atto__cpu_threads(const atto_device *dev);
 
-/* The most that the above gives: plans that take memory are made for it, so that steps of equal shapes
- * take equal memory. */
+/* The most that the above gives: plans that take memory are made for it, so that steps of equal
+ * shapes take equal memory. */
 int32_t atto__cpu_most_threads(const atto_device *dev);
 
 /* Table slots that are the same at every level. */

@@ -7,8 +7,9 @@
  *              dtarget[c] = - g keep weight[c] log p[c]
  *
  * q[c] = weight[c] (keep t[c] + spread); t is 1 at the label, or a probability. One position at a
- * time, its classes in blocks of up to 1024; but forward's top and log_sum of many positions side by side where
- * classes are few, or an element of the next position stands nearer than the next class.
+ * time, its classes in blocks of up to 1024; but forward's top and log_sum of many positions side
+ * by side where classes are few, or an element of the next position stands nearer than the next
+ * class.
  */
 #include <float.h>
 #include <stdatomic.h>

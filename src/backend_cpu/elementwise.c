@@ -128,7 +128,8 @@ static void put_gradient(float *values, const atto__gradient *g, const block_at 
     store_block(values, to);
 }
 
-/* job begins with the gradient that body writes: straight, or through a full one where it is a sum. */
+/* job begins with the gradient that body writes: straight, or through a full one where it is a
+ * sum. */
 static atto_status write_gradient(atto_device *dev, const atto__layout *layout, block_fn body,
                                   atto__gradient *job)
 {

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /* Matrix product: blocks, packing, tiles, and the products of a few rows.
  *
- * Rows of C are cut into blocks, K into blocks, columns into blocks, the loops nested in this order;
- * around them, where sums stand in scratch, a loop over parts of C that scratch has room for. A step
- * of the innermost loop is
+ * Rows of C are cut into blocks, K into blocks, columns into blocks, the loops nested in this
+ * order; around them, where sums stand in scratch, a loop over parts of C that scratch has room
+ * for. A step of the innermost loop is
  *
  *   pack      B's block of this K and these columns; for the first columns A's block as well
  *   multiply  tasks of some panels of A by some of B; later K blocks add to C; the last one ends
  *             with finish on what the task has completed
  *
- * A stage of work (parallel.h) multiplies for one step and packs for the next one, into the other of
- * two buffers: threads without a task pack instead of waiting for those that have one. A single
+ * A stage of work (parallel.h) multiplies for one step and packs for the next one, into the other
+ * of two buffers: threads without a task pack instead of waiting for those that have one. A single
  * thread has one buffer, which is kinder to its caches.
  */
 #include "backend_cpu/gemm.h"
@@ -294,9 +294,9 @@ static atto_status run_packed(atto_device *dev, const atto__gemm *g)
 
 /* ---- some rows ---- */
 
-/* Up to so many rows all of A is packed first; then a unit packs some columns of B, block by block of K, and
- * multiplies each while it is in its cache, instead of waiting until all threads have packed a block. The
- * order of additions is that of the steps above. */
+/* Up to so many rows all of A is packed first; then a unit packs some columns of B, block by block
+ * of K, and multiplies each while it is in its cache, instead of waiting until all threads have
+ * packed a block. The order of additions is that of the steps above. */
 #define NARROW_ROWS   128
 #define NARROW_FLOATS (1 << 20)
 
@@ -475,8 +475,8 @@ static void skinny_run(const void *job, int64_t stage, int64_t unit, int32_t wor
     }
 }
 
-/* Columns of a unit: as many as the sums have room for, fewer to give each thread some. Whole vectors,
- * so that the cut changes no bits. */
+/* Columns of a unit: as many as the sums have room for, fewer to give each thread some. Whole
+ * vectors, so that the cut changes no bits. */
 static int32_t sum_columns(const atto__gemm *g, int32_t threads)
 {
     const int64_t room = least(ATTO_GEMM_RUN, SUM_FLOATS / g->m / VEC_LANES * VEC_LANES);

@@ -30,8 +30,8 @@ typedef struct atto__gemm {
     int64_t m, n, k;
     atto__gemm_side a, b;
 
-    /* Where the sums are to stand, rows c_stride apart, and whether to add to what is there; NULL: in
-     * scratch until finish. */
+    /* Where the sums are to stand, rows c_stride apart, and whether to add to what is there; NULL:
+     * in scratch until finish. */
     float *c;
     int64_t c_stride;
     bool accumulate;

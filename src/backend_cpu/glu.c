@@ -4,8 +4,8 @@
  *   forward    y = a act(b)
  *   backward   da = dy act(b),  db = dy a act'(b)     (+ dx)
  *
- * x is [outer, 2, width]: a and b of a row lie one behind the other. Blocks of up to 1024 elements of a
- * half. */
+ * x is [outer, 2, width]: a and b of a row lie one behind the other. Blocks of up to 1024 elements
+ * of a half. */
 #include <attocl/glu.h>
 
 #include "axis.h"

@@ -6,10 +6,10 @@
  *              dx = rstd (w dy - [sum of w dy] / F - n [sum of w dy n] / F),  sums over the group
  *
  * Both have three steps: collect numbers of channels, finish them by groups, write the result.
- * Portions do not need each other: a group of an image, or, where channels are neighbours, an image.
- * A unit of a portion is a channel's run of size elements, or a slab of rows of channels. Where there
- * are enough portions each is a thread's, which finds it in its cache when it writes; else threads
- * share units, step by step. Both are decided by the shape alone.
+ * Portions do not need each other: a group of an image, or, where channels are neighbours, an
+ * image. A unit of a portion is a channel's run of size elements, or a slab of rows of channels.
+ * Where there are enough portions each is a thread's, which finds it in its cache when it writes;
+ * else threads share units, step by step. Both are decided by the shape alone.
  */
 #include "batch_norm.h"
 

@@ -5,9 +5,9 @@
  *   backward   dx = rstd (g - sum of g / F - n sum of (g n) / F),  g = dy w
  *              dw = sum over rows of dy n,  db = sum over rows of dy
  *
- * A row at a time: it is read from memory by the first pass over it, or already while the row before
- * was being written, and by the others from the cache. Rows are cut into slabs by their number alone;
- * each has sums of its own for dw and db, which are added in order.
+ * A row at a time: it is read from memory by the first pass over it, or already while the row
+ * before was being written, and by the others from the cache. Rows are cut into slabs by their
+ * number alone; each has sums of its own for dw and db, which are added in order.
  */
 #include "layer_norm.h"
 

@@ -5,9 +5,9 @@
  *   mean, sum  loss = sum of w f(x, t) / n
  *   backward   dx = g w f_x(x, t)  (+ dx),   dtarget = g w f_t(x, t)  (+ dtarget),   g = dloss / n
  *
- * w is the weight of an element, or 1. Sums: a task adds up a stretch of blocks that the shape alone
- * cuts, then the tasks' sums are added in order. A gradient with stride 0 is a sum over repetitions:
- * it is computed in full, in f32, and then folded.
+ * w is the weight of an element, or 1. Sums: a task adds up a stretch of blocks that the shape
+ * alone cuts, then the tasks' sums are added in order. A gradient with stride 0 is a sum over
+ * repetitions: it is computed in full, in f32, and then folded.
  */
 #include "backend_cpu/fold.h"
 #include "backend_cpu/rows.h"

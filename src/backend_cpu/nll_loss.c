@@ -5,7 +5,8 @@
  *   backward   dx = 0, but - g weight[label] at the label
  *
  * Positions in blocks: up to 1024 neighbours of one outer index, or as many rows as make a few
- * thousand elements. A block's gradient is cleared, then its labels are set while it is in the cache.
+ * thousand elements. A block's gradient is cleared, then its labels are set while it is in the
+ * cache.
  */
 #include <stdatomic.h>
 #include <string.h>

@@ -30,9 +30,9 @@ ATTO_INLINE void load_square(const void *from, int64_t stride, atto_dtype dtype,
     }
 }
 
-/* A panel from rows along k. Where width is no multiple of a vector, whole vectors are stored all the
- * same, in ascending k: what spills over is overwritten by the next one. Only the last one is cut,
- * since the memory behind the panel belongs to another thread. */
+/* A panel from rows along k. Where width is no multiple of a vector, whole vectors are stored all
+ * the same, in ascending k: what spills over is overwritten by the next one. Only the last one is
+ * cut, since the memory behind the panel belongs to another thread. */
 ATTO_INLINE void pack_along_k(const void *from, int64_t stride, atto_dtype dtype, int32_t rows,
                               int32_t k, int32_t width, float *to)
 {

@@ -11,16 +11,17 @@
 
 #include "os.h"
 
-/* Looks before a waiting thread offers its processor to others, some microseconds; and before it sleeps, which
- * is the only thing that lets a thread start that was queued behind this one. */
+/* Looks before a waiting thread offers its processor to others, some microseconds; and before it
+ * sleeps, which is the only thing that lets a thread start that was queued behind this one. */
 #define PAUSES 300
 #define OFFERS 100
 
 /* Ranges per thread in a plain loop: how much of it a late thread may hold up. */
 #define RANGES_PER_THREAD 16
 
-/* Seconds of waiting for threads, more than the region's work took, that count as harm; and how many times
- * as long nobody is waited for after that. A quiet system wakes a thread in a tenth of the first. */
+/* Seconds of waiting for threads, more than the region's work took, that count as harm; and how
+ * many times as long nobody is waited for after that. A quiet system wakes a thread in a tenth of
+ * the first. */
 #define LONG_WAIT 5e-4
 #define REST      16
 #define MOST_WAIT 0.05 /* that counts: longer ones are those of a process that was stopped */
@@ -103,8 +104,8 @@ static void run_alone(const atto__work *work)
 #ifdef _OPENMP
 
 /* The first thread waits for the others here, where it lets them use its processor, and not in the
- * barrier at the end of the region, where it would not. Linux may wake a thread on the processor of the one
- * that woke it, and both would share it for many regions: the thread moves over. */
+ * barrier at the end of the region, where it would not. Linux may wake a thread on the processor of
+ * the one that woke it, and both would share it for many regions: the thread moves over. */
 static void run_together(int32_t threads, const atto__work *work)
 {
     team t = { .work = work };

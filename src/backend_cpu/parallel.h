@@ -14,7 +14,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Stages one after the other, each of so many units; worker is the number of the thread that runs one. */
+/* Stages one after the other, each of so many units; worker is the number of the thread that runs
+ * one. */
 typedef struct atto__work {
     int64_t stages;
     int64_t (*units)(const void *job, int64_t stage);
@@ -23,8 +24,8 @@ typedef struct atto__work {
 } atto__work;
 
 /* Whether threads have just cost more than they gave, as they do where other programs keep the
- * processors busy: a region ends when its last thread has had a turn. Work is better done alone then, for
- * some time that ends by itself. */
+ * processors busy: a region ends when its last thread has had a turn. Work is better done alone
+ * then, for some time that ends by itself. */
 bool atto__parallel_hurts(void);
 
 /* Runs every unit, units of one stage side by side. Returns when all are done. */

@@ -7,9 +7,9 @@
  *
  * Two storage orders, as the layout IMAGES gives them:
  *
- *   rows       unit stride along width. A unit of work is a row of y, or of dx. Means and plain maxima add
- *              up the rows of a window first; then tap j of all windows in a row are taken at once:
- *              elements o stride - padding + j dilation, o = 0, 1, ...
+ *   rows       unit stride along width. A unit of work is a row of y, or of dx. Means and plain
+ *              maxima add up the rows of a window first; then tap j of all windows in a row are
+ *              taken at once: elements o stride - padding + j dilation, o = 0, 1, ...
  *   channels   unit stride along channels, which are what loops go along
  */
 #include <math.h>
@@ -33,7 +33,8 @@ typedef struct job {
     const float
         *column_count; /* means: [w.out], the part of the divisor that a window's width is */
     bool streams;      /* dx passes the caches by */
-    /* backward along channels: first and last output of [w.in, 2]; means: 1 / parts of the divisor */
+    /* backward along channels: first and last output of [w.in, 2]; means: 1 / parts of the
+     * divisor */
     const int64_t *columns;
     const float *row_scale, *column_scale;
 } job;
@@ -153,7 +154,8 @@ static void divide_all(float *v, float divisor, int32_t n)
     for (int32_t i = 0; i < n; i++) v[i] /= divisor;
 }
 
-/* Where positions go before store_positions: the tensor itself where they are as wide, else buffer. */
+/* Where positions go before store_positions: the tensor itself where they are as wide, else
+ * buffer. */
 static int32_t *position_target(span to, int32_t *buffer)
 {
     return to.dtype == ATTO_I32 ? to.first : buffer;
@@ -256,8 +258,8 @@ static stretch stretch_of(const job *j, int64_t b, int64_t c, int64_t oh, int64_
     return (stretch){ b, c, oh, first, (int32_t)n, from, begin, greatest(begin, least(to, w->in)) };
 }
 
-/* Of outputs o = 0 .. n - 1 of a stretch those whose tap is in the row, and where it is for the first
- * of them. */
+/* Of outputs o = 0 .. n - 1 of a stretch those whose tap is in the row, and where it is for the
+ * first of them. */
 typedef struct tap {
     int32_t begin, n;
     int64_t at;
@@ -372,7 +374,8 @@ static void forward_stretch(const job *j, const stretch *s)
     store_block(acc, y);
 }
 
-/* Outputs that are taken at once; 0: one by one, for there are no such taps, or they reach too far. */
+/* Outputs that are taken at once; 0: one by one, for there are no such taps, or they reach too
+ * far. */
 static int64_t stretch_length(const job *j)
 {
     const atto__pool_axis *w = &j->p.w;
@@ -612,7 +615,8 @@ atto_status ATTO_LEVEL_NAME(max_pool_forward)(atto_device *dev, const struct att
 
 /* ---- backward along rows ---- */
 
-/* Elements first to first + n of row h of dx, and outputs out to out + outs of the row of y in hand. */
+/* Elements first to first + n of row h of dx, and outputs out to out + outs of the row of y in
+ * hand. */
 typedef struct patch {
     int64_t b, c, h, first;
     int32_t n;

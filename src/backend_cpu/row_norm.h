@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* Passes over a row that is normalised: moments, the result, the gradient's sums, the gradient.
  *
- * A row is read as vectors of floats whatever its dtype. Sums run side by side in ROW_SUMS vectors over
- * blocks of ATTO_BLOCK, whose sums are added in double: the order depends on the length alone. */
+ * A row is read as vectors of floats whatever its dtype. Sums run side by side in ROW_SUMS vectors
+ * over blocks of ATTO_BLOCK, whose sums are added in double: the order depends on the length
+ * alone. */
 #ifndef ATTO_CPU_ROW_NORM_H
 #define ATTO_CPU_ROW_NORM_H
 
@@ -102,8 +103,8 @@ ATTO_INLINE moment_sums sum_moments(row_of x, int64_t cols, float shift)
     return total;
 }
 
-/* A second pass takes squares about the mean that the first found; what rounding took from that mean
- * is found as well, and counts both in the variance and where rows are normalised. */
+/* A second pass takes squares about the mean that the first found; what rounding took from that
+ * mean is found as well, and counts both in the variance and where rows are normalised. */
 static inline row_moments moments_of(row_of x, int64_t cols, bool centred, float eps)
 {
     row_moments m = { 0.0f, 0.0f, 0.0f };
@@ -120,8 +121,8 @@ static inline row_moments moments_of(row_of x, int64_t cols, bool centred, float
     return m;
 }
 
-/* Rows of whole vectors, at most so many elements long, are taken VEC_LANES at a time: what is done once a row
- * costs more there than the row. */
+/* Rows of whole vectors, at most so many elements long, are taken VEC_LANES at a time: what is done
+ * once a row costs more there than the row. */
 #define ROW_SHORT 256
 
 static inline bool is_short_row(int64_t cols)

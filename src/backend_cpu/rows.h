@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Sums and maxima over a block of floats, in an order that depends on its length alone.
  *
- * Four running vectors side by side: one would wait for itself, each addition for the one before. */
+ * Four running vectors side by side: one would wait for itself, each addition for the one
+ * before. */
 #ifndef ATTO_ROWS_H
 #define ATTO_ROWS_H
 

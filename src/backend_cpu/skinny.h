@@ -19,8 +19,8 @@
 /* Sums of a block, by lanes: [row][column][lane]. */
 typedef float dot_sums[ATTO_GEMM_SKINNY * DOT_COLUMNS * VEC_LANES];
 
-/* Adds the products of whole vectors, k of them in all, to height x width sums. What is not there (rows
- * beyond m, columns beyond n) repeats the last one and is not kept. */
+/* Adds the products of whole vectors, k of them in all, to height x width sums. What is not there
+ * (rows beyond m, columns beyond n) repeats the last one and is not kept. */
 ATTO_INLINE void dot_tile(int32_t height, int32_t width, int32_t m, int32_t n, int64_t k,
                           const float *a, int64_t a_stride, const void *b, int64_t b_stride,
                           atto_dtype dtype, int64_t b_at, float *sums)
@@ -60,7 +60,8 @@ ATTO_INLINE void dot_tile(int32_t height, int32_t width, int32_t m, int32_t n, i
     }
 }
 
-/* Tiles that fit the registers: 32 of them at AVX-512, else 16. at is where B's first row starts. */
+/* Tiles that fit the registers: 32 of them at AVX-512, else 16. at is where B's first row
+ * starts. */
 ATTO_INLINE void dot_tiles(int32_t m, int32_t n, int64_t k, const float *a, int64_t a_stride,
                            const void *b, int64_t b_stride, atto_dtype dtype, int64_t at,
                            float *sums)

@@ -98,8 +98,8 @@ static void scale_block(const float *e, float factor, float *to, int32_t n)
 /* Longer rows keep their e in y, where a second-level cache still has it when it is scaled. */
 #define KEPT (256 * ATTO_BLOCK)
 
-/* What a pass over a row leaves: its maximum, the sum of e^(x - top), and if there is a place for it, each
- * block's e relative to the maximum so far. */
+/* What a pass over a row leaves: its maximum, the sum of e^(x - top), and if there is a place for
+ * it, each block's e relative to the maximum so far. */
 typedef struct pass {
     float top, sum;
     float *e; /* NULL: computed again */

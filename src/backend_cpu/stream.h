@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Results that are too large for the caches: stores that pass them by, and loads that are asked for while
- * the row before is computed. A core has little memory parallelism of its own. */
+/* Results that are too large for the caches: stores that pass them by, and loads that are asked for
+ * while the row before is computed. A core has little memory parallelism of its own. */
 #ifndef ATTO_CPU_STREAM_H
 #define ATTO_CPU_STREAM_H
 
@@ -57,8 +57,8 @@ static inline void prefetch_block(span s)
 /* Loops over a block go chunk by chunk, and between chunks ask for the block behind it. */
 #define ATTO_CHUNK 256
 
-/* Asks for a chunk of the blocks behind x and t; what stands behind a buffer does no harm. Returns the chunk's
- * end. */
+/* Asks for a chunk of the blocks behind x and t; what stands behind a buffer does no harm. Returns
+ * the chunk's end. */
 ATTO_INLINE int32_t ask_ahead(const float *x, const float *t, int32_t first, int32_t n)
 {
     for (int32_t i = first; i < first + ATTO_CHUNK; i += 16) {

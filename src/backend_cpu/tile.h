@@ -22,8 +22,8 @@
 #define TILE_COLUMNS (TILE_VECS * VEC_LANES)
 
 /* AVX-512 keeps the panel of A in the first-level cache and streams those of B past it, asking for
- * them some steps ahead. With the half as long vectors of AVX2 the load ports have no room for that, and
- * the panel of B stays instead. */
+ * them some steps ahead. With the half as long vectors of AVX2 the load ports have no room for
+ * that, and the panel of B stays instead. */
 #define TILE_STREAMS_B (VEC_LANES == 16)
 #define TILE_AHEAD     8 /* steps of k */
 

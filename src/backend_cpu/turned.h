@@ -2,8 +2,8 @@
 /* Inputs that lie transposed: elements are neighbours along the dimension before the last one.
  *
  * A block of such an input has each element in another line of memory. Tiles are transposed in
- * registers instead, and then taken row by row as blocks. Tiles that follow each other have the same
- * columns, and lie in the same pages. */
+ * registers instead, and then taken row by row as blocks. Tiles that follow each other have the
+ * same columns, and lie in the same pages. */
 #ifndef ATTO_CPU_TURNED_H
 #define ATTO_CPU_TURNED_H
 

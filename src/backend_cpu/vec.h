@@ -151,8 +151,8 @@ ATTO_INLINE void vec_shuffle_rows(vec_u32 rows[VEC_LANES])
     for (int32_t i = 0; i < VEC_LANES; i++) rows[i] = out[i];
 }
 
-/* Element j of row i becomes element i of row j. A step moves the top bit of the row's number to the
- * bottom of the lane's; when all have moved, the two numbers have changed places. */
+/* Element j of row i becomes element i of row j. A step moves the top bit of the row's number to
+ * the bottom of the lane's; when all have moved, the two numbers have changed places. */
 ATTO_INLINE void vec_transpose(vec_u32 rows[VEC_LANES])
 {
     vec_shuffle_rows(rows);
@@ -186,7 +186,8 @@ ATTO_INLINE vec vec_choose(vec_u32 mask, vec a, vec b)
     return (vec)((mask & (vec_u32)a) | (~mask & (vec_u32)b));
 }
 
-/* The larger of two; b where they do not compare. Compilers do not see the instruction in the choice. */
+/* The larger of two; b where they do not compare. Compilers do not see the instruction in the
+ * choice. */
 ATTO_INLINE vec vec_max(vec a, vec b)
 {
 #if VEC_LANES == 16

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Batch norm on OpenCL: see src/cl/batch_norm.cl.
  *
- *   forward    moments of slabs, their merging, y; outside training only y (and what is to be saved)
+ *   forward    moments of slabs, their merging, y; outside training only y (and what is to be
+ *              saved)
  *   backward   sums of slabs, their sum, dx and dresidual
  */
 #include "channels.h"
@@ -17,7 +18,8 @@
 /* Channels (units of them) that work-items of a work-group have side by side: 512 bytes. */
 #define MOST_COLUMNS 32
 
-/* Work-groups that are enough for any device, fewer where they fold numbers, and where those are many. */
+/* Work-groups that are enough for any device, fewer where they fold numbers, and where those are
+ * many. */
 #define WRITING      8192
 #define FOLDING      4096
 #define FOLDING_LAST 1024

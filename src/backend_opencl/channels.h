@@ -6,7 +6,8 @@
 #include "batch_norm.h"
 #include "launch.h"
 
-/* How a call is cut up: the kernels' words. The first group is the caller's to set, all else is 0. */
+/* How a call is cut up: the kernels' words. The first group is the caller's to set, all else is
+ * 0. */
 typedef struct atto__bn_plan {
     atto_device *dev;
     const struct atto_batch_norm_args *a;
@@ -56,15 +57,17 @@ atto_status atto__bn_join(const atto__bn_plan *p, const atto__bn_pairs *k);
 /* dx and dresidual; sums NULL: they do not count. */
 atto_status atto__bn_dx(const atto__bn_plan *p, const atto_tensor *sums);
 
-/* Launches a kernel that merges what slabs, channels or images have of each of so many channels. out: of dw, db. */
+/* Launches a kernel that merges what slabs, channels or images have of each of so many channels.
+ * out: of dw, db. */
 atto_status atto__bn_merge(const atto__bn_plan *p, const char *kernel, atto_dtype out,
                            const atto__args *args, int64_t channels);
 
 /* No values: no mean, and nothing to learn from. Tensors may be NULL. */
 atto_status atto__bn_no_values(atto_device *dev, const atto_tensor *mean, const atto_tensor *rstd);
 
-/* Builds the kernel that a call ends with before it updates what it also reads (running statistics, gradients that are
- * added to): one that cannot be built sends the whole call to the CPU, which would update them once more. */
+/* Builds the kernel that a call ends with before it updates what it also reads (running statistics,
+ * gradients that are added to): one that cannot be built sends the whole call to the CPU, which
+ * would update them once more. */
 atto_status atto__bn_ensure(const atto__bn_plan *p, const char *kernel);
 
 /* Builds the kernel for row-major images in that dtype. */

@@ -302,7 +302,8 @@ static atto_status ensure_tested(atto_device *dev, atto__clblast *c)
 
 /* ---- the engine's side ---- */
 
-/* Rows side by side without overlap, and no number in it beyond an int, which the library computes with. */
+/* Rows side by side without overlap, and no number in it beyond an int, which the library computes
+ * with. */
 static bool is_matrix(const atto_tensor *t)
 {
     const int64_t reach = t->offset + (t->shape[0] - 1) * t->stride[0] + t->shape[1];

@@ -8,8 +8,8 @@
 #include "launch.h"
 #include "tensor.h"
 
-/* Up to so many classes one work-item has a position, 32 work-items, 128: the fewer there are, the more
- * positions a work-group has under way. */
+/* Up to so many classes one work-item has a position, 32 work-items, 128: the fewer there are, the
+ * more positions a work-group has under way. */
 #define FEW_CLASSES    16
 #define MEDIUM_CLASSES 1024
 #define MANY_CLASSES   4096
@@ -46,7 +46,8 @@ static atto__lanes lanes_of(const atto__cross_entropy *c)
     return c->classes <= MANY_CLASSES ? ATTO_LANES_PART : ATTO_LANES_GROUP;
 }
 
-/* The number of a way is one of atto__lanes; where a position has one work-item, there is no other way. */
+/* The number of a way is one of atto__lanes; where a position has one work-item, there is no other
+ * way. */
 static atto__lanes choose_lanes(atto_device *dev, const struct atto_cross_entropy_args *a,
                                 const atto__cross_entropy *c, atto__choice_name name)
 {

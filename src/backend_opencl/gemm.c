@@ -10,12 +10,14 @@
 #include "walk.h"
 
 /* Work-groups and work-items that a GPU wants at the least, and work-items that a sum is cut for.
- * Constants, not the number of compute units: the order of a sum must not depend on that. An H200 has 132. */
+ * Constants, not the number of compute units: the order of a sum must not depend on that. An H200
+ * has 132. */
 #define ENOUGH_GROUPS 100
 #define ENOUGH_ITEMS  12800
 #define WANTED_ITEMS  32768
 
-/* Of tiles whose work-groups share out k: these wait for memory most of the time, so more are wanted. */
+/* Of tiles whose work-groups share out k: these wait for memory most of the time, so more are
+ * wanted. */
 #define ENOUGH_SLICED_GROUPS 400
 #define WANTED_SLICED_GROUPS 512
 
@@ -46,8 +48,8 @@ static bool is_cpu(const atto_device *dev)
     return dev->info.kind == ATTO_KIND_OPENCL_CPU;
 }
 
-/* Sums that a work-item can hold. Intel GPUs have 128 registers, which 8 or more work-items share: with
- * 8 x 8 sums ocloc spills. */
+/* Sums that a work-item can hold. Intel GPUs have 128 registers, which 8 or more work-items share:
+ * with 8 x 8 sums ocloc spills. */
 static int32_t most_sums(const atto_device *dev)
 {
     return strstr(dev->info.vendor, "Intel(R)") ? 32 : 128;
@@ -107,9 +109,9 @@ static const atto__gemm_tile *choose_gpu_tile(const atto_device *dev, const atto
     return last;
 }
 
-/* A CPU runs work-groups one after another in vectors of work-items. With PoCL on two Zen 5 cores products of 256^3
- * take 8 times as long with tiles of 32 x 32 as with larger ones, which on the other hand take twice as long to
- * build: some seconds. */
+/* A CPU runs work-groups one after another in vectors of work-items. With PoCL on two Zen 5 cores
+ * products of 256^3 take 8 times as long with tiles of 32 x 32 as with larger ones, which on the
+ * other hand take twice as long to build: some seconds. */
 #define CPU_LARGE_PRODUCT (1 << 21)
 
 static const atto__gemm_tile *choose_cpu_tile(const atto_device *dev, const atto__gemm *g)
@@ -191,8 +193,8 @@ static bool preset_plan(const atto_device *dev, const atto__gemm *g, plan *p)
 
 /* ---- measured plans ----
  *
- * A way's numbers are the engine, of tiles the one, and the slices. The sizes of a choice are m, n, k and what kind of
- * product it is. */
+ * A way's numbers are the engine, of tiles the one, and the slices. The sizes of a choice are m, n,
+ * k and what kind of product it is. */
 
 static int64_t kind_of(const atto__gemm *g)
 {

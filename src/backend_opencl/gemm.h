@@ -3,8 +3,8 @@
  *
  *     out[i][j] = epilogue(sum over r of a(i, r) * b(j, r))      i < m, j < n, r < k
  *
- * Which kernel and tile, and how a long sum is cut into slices, depends on the shape, the dtypes and the kind
- * of device; so do the bits of the result. */
+ * Which kernel and tile, and how a long sum is cut into slices, depends on the shape, the dtypes
+ * and the kind of device; so do the bits of the result. */
 #ifndef ATTO_GEMM_H
 #define ATTO_GEMM_H
 
@@ -41,8 +41,8 @@ int64_t atto__gemm_passes(atto_device *dev, const atto__gemm *g);
 /* Builds what a plain product of that dtype needs. */
 atto_status atto__gemm_prepare(atto_device *dev, atto_dtype dtype);
 
-/* For tests: products use that tile of atto__gemm_tiles wherever the device can run it, and no other
- * kernel; NULL gives the choice back. False if there is no such tile. */
+/* For tests: products use that tile of atto__gemm_tiles wherever the device can run it, and no
+ * other kernel; NULL gives the choice back. False if there is no such tile. */
 bool atto__gemm_use_tile(atto_device *dev, const char *name);
 
 /* ---- pieces that linear.c shares ---- */

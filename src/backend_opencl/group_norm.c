@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Group norm on OpenCL, by the kernels of batch norm: see src/cl/batch_norm.cl.
  *
- *   forward    moments of groups, which are one run each, or of channels where those are neighbours; their
- *              merging; y
+ *   forward    moments of groups, which are one run each, or of channels where those are
+ *              neighbours; their merging; y
  *   backward   sums of images' channels; db and dw over images; those of groups; dx
  */
 #include "channels.h"

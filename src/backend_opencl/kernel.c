@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Kernels of the user's through OpenCL: built from text. What drivers crash on (images, structs, too
- * much local memory) is refused before it is launched. */
+/* Kernels of the user's through OpenCL: built from text. What drivers crash on (images, structs,
+ * too much local memory) is refused before it is launched. */
 #include <stdio.h>
 #include <string.h>
 
@@ -95,8 +95,8 @@ static atto_status find_signature(atto_device *dev, const opencl_kernel *k, atto
 
 /* ---- work-groups ---- */
 
-/* Drivers that do not check what a kernel declares end the process; NVIDIA's takes more than it says
- * it has. */
+/* Drivers that do not check what a kernel declares end the process; NVIDIA's takes more than it
+ * says it has. */
 static atto_status check_local_memory(atto_device *dev, const opencl_kernel *k)
 {
     const atto__opencl *cl = atto__opencl_of(dev);

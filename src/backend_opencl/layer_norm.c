@@ -2,8 +2,8 @@
 /* Layer norm and RMS norm on OpenCL: see src/cl/layer_norm.cl.
  *
  *   forward    one kernel
- *   backward   dx and work-groups' sums of dw and db in one kernel, or in two where rows do not fit into
- *              registers; then the sums of those sums
+ *   backward   dx and work-groups' sums of dw and db in one kernel, or in two where rows do not fit
+ *              into registers; then the sums of those sums
  */
 #include "layer_norm.h"
 #include "launch.h"
@@ -107,8 +107,8 @@ static atto_status match_params(const call *k, atto_buffer *header, atto_tensor 
 
 /* ---- ways ----
  *
- * Rows of whole vectors can be shared out in many ways. Sizes of the choices are a row's elements, rows, and
- * whether there is a mean. */
+ * Rows of whole vectors can be shared out in many ways. Sizes of the choices are a row's elements,
+ * rows, and whether there is a mean. */
 
 static atto__choice choice_of(const call *k, atto__choice_name name)
 {
@@ -136,8 +136,8 @@ static void add_shape(atto__ways *ways, const atto__row_shape *shape)
     atto__ways_add(ways, &way);
 }
 
-/* The shape with other lanes, up to so many vectors each, and other work-groups: numbers of a way are
- * lanes, vectors of each, and the work-group. */
+/* The shape with other lanes, up to so many vectors each, and other work-groups: numbers of a way
+ * are lanes, vectors of each, and the work-group. */
 static void choose_shape(const call *k, atto__choice_name name, const atto__row_place *place,
                          int32_t most_items, atto__row_shape *shape)
 {
@@ -162,7 +162,8 @@ static void choose_shape(const call *k, atto__choice_name name, const atto__row_
 }
 
 /* A few times the rows that are side by side, if many work-groups are left then: while a row is
- * written the next is already being read. Large work-groups, of which few fit beside each other, begin more seldom. */
+ * written the next is already being read. Large work-groups, of which few fit beside each other,
+ * begin more seldom. */
 static int64_t rows_ahead(const call *k, const atto__row_shape *shape, int64_t side_by_side)
 {
     const int64_t most = shape->lanes >= 512 ? 8 : 4;
@@ -222,8 +223,8 @@ static int64_t strips_of(const call *k)
     return atto__group_count(k->n->cols + vector - 1, group_of(k) * vector);
 }
 
-/* So many that sums are few beside the rows, and work-groups many enough for any device. The order of
- * sums depends on nothing but the shape and the work-group's size. */
+/* So many that sums are few beside the rows, and work-groups many enough for any device. The order
+ * of sums depends on nothing but the shape and the work-group's size. */
 static int64_t rows_per_group(const call *k, const atto__row_shape *shape, int64_t side_by_side)
 {
     const int64_t rows = k->n->rows, groups = shape->groups;

@@ -93,8 +93,8 @@ static bool has_elements(const atto_tensor *t)
     return t && atto_tensor_numel(t) > 0;
 }
 
-/* A product computes dz once for each tile beside another. Above so many evaluations in all, about 4 us of
- * an H200, a kernel that stores dz first is worth its launch. */
+/* A product computes dz once for each tile beside another. Above so many evaluations in all, about
+ * 4 us of an H200, a kernel that stores dz first is worth its launch. */
 #define MOST_EVALUATIONS (INT64_C(1) << 21)
 
 static bool wants_dz(atto_device *dev, const struct atto_linear_args *a, const gradient *d)

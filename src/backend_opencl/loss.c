@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /* Pointwise losses on OpenCL: see src/cl/loss.cl.
  *
- *   forward    one launch without a reduction, or where a work-group is enough; else partial sums of
- *              stretches, then their sum
- *   backward   one launch for both gradients; one each, and a fold, for those that sum up repetitions
+ *   forward    one launch without a reduction, or where a work-group is enough; else partial sums
+ *              of stretches, then their sum
+ *   backward   one launch for both gradients; one each, and a fold, for those that sum up
+ *              repetitions
  */
 #include "fold.h"
 
-/* Partial sums, at most: a work-group adds them up in no time. By the shape alone, like the stretches. */
+/* Partial sums, at most: a work-group adds them up in no time. By the shape alone, like the
+ * stretches. */
 #define PARTIALS 4096
 
 #define LOSS_TENSORS 7

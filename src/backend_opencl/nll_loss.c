@@ -2,8 +2,8 @@
 /* Negative log-likelihood on OpenCL: see src/cl/nll_loss.cl.
  *
  *   forward    losses of the positions with a work-group's sums, then the sum of these
- *   backward   the sum of weights, if the mean's divisor was not saved; then one pass over dx, or with
- *              add_dx over its elements at labels
+ *   backward   the sum of weights, if the mean's divisor was not saved; then one pass over dx, or
+ *              with add_dx over its elements at labels
  */
 #include "nll_loss.h"
 #include "tensor.h"
@@ -97,8 +97,8 @@ static atto_status launch_finish(const call *k, const atto_tensor *partial, int6
     return launch(k, "atto_nll_loss_finish", false, false, &args, 1);
 }
 
-/* What a pass over the positions makes: each loss, their sum or mean, the sum of weights; NULL = not
- * wanted. */
+/* What a pass over the positions makes: each loss, their sum or mean, the sum of weights; NULL =
+ * not wanted. */
 typedef struct wanted {
     const atto_tensor *x; /* NULL: weights only */
     const atto_tensor *each, *loss, *total;

@@ -59,7 +59,8 @@ atto_status atto__cl_fail(atto_device *dev, const char *function, cl_int code)
 /* ---- memory ---- */
 
 /* Writes every byte, which makes drivers that allocate at first use do so now. Large patterns:
- * NVIDIA's driver counts them, and their offset, in 31 bits (beyond, it hangs or writes elsewhere). */
+ * NVIDIA's driver counts them, and their offset, in 31 bits (beyond, it hangs or writes
+ * elsewhere). */
 static cl_int commit(const atto__opencl *cl, cl_mem memory, size_t bytes)
 {
     const cl_uint16 zero = { { 0 } };
@@ -363,8 +364,8 @@ static atto_status open_found(atto_device *dev, const atto__found *found)
     return status;
 }
 
-/* Drivers initialise themselves in their first calls, some without a lock (PoCL 3.1 crashes when two
- * threads open at once), so only one thread at a time lists or opens. */
+/* Drivers initialise themselves in their first calls, some without a lock (PoCL 3.1 crashes when
+ * two threads open at once), so only one thread at a time lists or opens. */
 static atto__mutex driver_lock = ATTO_MUTEX_INIT;
 
 static atto_status open_locked(atto_device *dev, int32_t local_index)

@@ -53,7 +53,8 @@ atto_status atto__opencl_optim_begin(atto_device *dev, const struct atto__optim_
     return atto__launch(dev, &variant, &args, 1);
 }
 
-/* The kernel's parameters are square, mean, buffer; of SGD the buffer alone, which is its state 0. */
+/* The kernel's parameters are square, mean, buffer; of SGD the buffer alone, which is its state
+ * 0. */
 static void arg_states(atto__args *args, const struct atto__optim_args *a)
 {
     const bool is_adam = a->method.kind == ATTO_OPTIM_ADAM;

@@ -5,8 +5,8 @@
 
 #include "launch.h"
 
-/* The most slots of a row of t, which is [outer, cols, step] without gaps: where rows do not all begin at
- * 16 bytes, some are empty. */
+/* The most slots of a row of t, which is [outer, cols, step] without gaps: where rows do not all
+ * begin at 16 bytes, some are empty. */
 static inline int64_t atto__row_slots(const atto_tensor *t, int64_t cols, int64_t step)
 {
     const int32_t vector = atto__vector_elements(t->dtype);
@@ -32,8 +32,8 @@ static inline bool atto__row_is_wide(const atto_device *dev, int64_t cols, int64
     return dev->options.set.index_bits == 64 || cols > INT32_MAX / 2 / step;
 }
 
-/* Floats of a row that a work-item may hold: what is sure to fit beside all else, and where a work-item has
- * 255 registers. */
+/* Floats of a row that a work-item may hold: what is sure to fit beside all else, and where a
+ * work-item has 255 registers. */
 #define ATTO_ROW_FLOATS        32
 #define ATTO_ROW_FLOATS_NVIDIA 64
 

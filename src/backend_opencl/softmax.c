@@ -77,8 +77,8 @@ static bool takes_vectors(const call *k)
     return all;
 }
 
-/* Elements that a work-item holds. Vectors are held as they are stored, and NVIDIA's GPUs have room for more
- * of them in 16 bits than the registers alone say. */
+/* Elements that a work-item holds. Vectors are held as they are stored, and NVIDIA's GPUs have room
+ * for more of them in 16 bits than the registers alone say. */
 static int32_t column_elements(const call *k, bool vectors)
 {
     const bool halves = vectors && k->a->y->dtype != ATTO_F32;

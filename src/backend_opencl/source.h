@@ -5,10 +5,10 @@
 
 #include "device.h"
 
-/* The file, or text under its name if that is not NULL, with every #include "..." replaced by that file's text, once each, and #line directives
- * so that build logs name the file that an editor would open. Angle-bracket includes stay. Files
- * come from options.kernel_dir if they are there, else from the library. ATTO_E_BUILD if one is
- * missing.
+/* The file, or text under its name if that is not NULL, with every #include "..." replaced by that
+ * file's text, once each, and #line directives so that build logs name the file that an editor
+ * would open. Angle-bracket includes stay. Files come from options.kernel_dir if they are there,
+ * else from the library. ATTO_E_BUILD if one is missing.
  *
  * An include counts as done wherever it stands, also inside an #if that is not taken, so kernel
  * files include at the top and unconditionally. In a user's text an unknown name stays, for the

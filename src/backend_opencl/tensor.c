@@ -58,8 +58,8 @@ static atto_status fill_walk(atto_device *dev, const atto_tensor *dst, uint64_t 
     return atto__launch(dev, &variant, &args, atto__walk_groups(dev, &walk));
 }
 
-/* The whole vectors, then the fewer than 16 bytes behind them. Not by the driver: on an H200 its fill
- * has 0.4 of a kernel's speed, and counts patterns and their offset in 31 bits. */
+/* The whole vectors, then the fewer than 16 bytes behind them. Not by the driver: on an H200 its
+ * fill has 0.4 of a kernel's speed, and counts patterns and their offset in 31 bits. */
 static atto_status fill_dense(atto_device *dev, const atto_tensor *dst, uint64_t bits,
                               const atto__layout *layout)
 {

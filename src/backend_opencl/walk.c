@@ -181,7 +181,8 @@ static void arg_dropout(atto__args *args, const atto__elementwise *call, const a
     atto__arg_dropout(args, call->p, call->rng);
 }
 
-/* Vectors that a work-item of a dense kernel takes; the best number depends on how many tensors there are. */
+/* Vectors that a work-item of a dense kernel takes; the best number depends on how many tensors
+ * there are. */
 static int32_t choose_items(atto_device *dev, const atto__elementwise *call)
 {
     const atto__choice choice = { ATTO_CHOICE_ELEMENTWISE,

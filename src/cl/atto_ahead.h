@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* Rows to come: their vectors are on their way into local memory while a row is worked on, which takes
- * no registers. A work-item reads only what it has asked for itself, so nobody has to wait for another.
+/* Rows to come: their vectors are on their way into local memory while a row is worked on, which
+ * takes no registers. A work-item reads only what it has asked for itself, so nobody has to wait
+ * for another.
  *
  *   -D           default  meaning
- *   ATTO_STAGES  0        rows of a work-item that have room there, a power of two; 0: none, each row is
- *                         fetched when its turn comes. Else ATTO_NVIDIA is 80 or more, and ATTO_WHOLE 1
+ *   ATTO_STAGES  0        rows of a work-item that have room there, a power of two; 0: none, each
+ *                         row is fetched when its turn comes. Else ATTO_NVIDIA is 80 or more, and
+ *                         ATTO_WHOLE 1
  *
  *     __local uint4 stages[ATTO_STAGE_VECTORS(1)];
  *     for (k = 0; k < ATTO_STAGES - 1; k++) { ask for row k; atto_end_asking(); }

@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* What every kernel starts from: storage types, 16-byte loads and stores, walks over strided tensors.
+/* What every kernel starts from: storage types, 16-byte loads and stores, walks over strided
+ * tensors.
  *
  *   -D               default  meaning
  *   ATTO_DTYPE       f32      storage of the tensors: f32, f16 or bf16; arithmetic is always float
  *   ATTO_INDEX       32       bits of an index; 32 when every relative offset is below 2^31
  *   ATTO_WG          256      work-items of a work-group, a power of two
- *   ATTO_GROUP       -        takes the place of ATTO_WG, which is the same for all kernels of a device
+ *   ATTO_GROUP       -        takes the place of ATTO_WG, which is the same for all kernels of a
+ *                             device
  *   ATTO_ITEMS       2        dense kernels: vectors a work-item takes, ATTO_WG apart
  *   ATTO_RUN         ATTO_VEC elements of a work-item's array; strided kernels: along the innermost
  *                             dimension
- *   ATTO_VECTORS     1        1: those elements are one 16-byte vector; 0: they are moved one by one
+ *   ATTO_VECTORS     1        1: those elements are one 16-byte vector; 0: they are moved one by
+ *                             one
  *   ATTO_NVIDIA      -        compute capability times ten, on NVIDIA GPUs only
  *   ATTO_ONE_KERNEL  -        compile only the kernel whose ATTO_KERNEL_<name> is defined as well,
  *   ATTO_STRIDED     -        and of that one only the dense form (0) or the one for strides (1)
@@ -197,8 +200,8 @@ ATTO_UNROLLED uint4 atto_pack_bf16(const float *v)
 #define atto_unpack ATTO_PASTE(atto_unpack_, ATTO_DTYPE)
 #define atto_pack   ATTO_PASTE(atto_pack_, ATTO_DTYPE)
 
-/* ---- a unit: a 16-byte vector, or without ATTO_VECTORS one element; as it is stored, which takes half the
- * registers where elements have 16 bits ---- */
+/* ---- a unit: a 16-byte vector, or without ATTO_VECTORS one element; as it is stored, which takes
+ * half the registers where elements have 16 bits ---- */
 
 #if ATTO_VECTORS
 typedef uint4 atto_unit;

@@ -33,10 +33,11 @@
  *   hardshrink    0 if |x| <= a, else x          lambda            -inf   +inf       1
  *   softshrink    0 if |x| <= a, else x -+ a     lambda            -inf   +inf       1
  *
- * The limits are those of positive parameters. y is NaN for a NaN x everywhere. NaN at an infinity is 0 * inf or inf / inf of the definition,
- * which PyTorch returns too. Derivatives at +-inf are their limits, never NaN. At breakpoints and
- * at NaN derivatives follow the scalar code of PyTorch 2.11 on a CPU, except that elu, selu and
- * hardswish pass the NaN on (its scalar and its vector code disagree there).
+ * The limits are those of positive parameters. y is NaN for a NaN x everywhere. NaN at an infinity
+ * is 0 * inf or inf / inf of the definition, which PyTorch returns too. Derivatives at +-inf are
+ * their limits, never NaN. At breakpoints and at NaN derivatives follow the scalar code of PyTorch
+ * 2.11 on a CPU, except that elu, selu and hardswish pass the NaN on (its scalar and its vector
+ * code disagree there).
  *
  * Accuracy is in docs/numerics.md. The forms are chosen to keep relative accuracy where y or dy/dx
  * goes to 0, to never overflow on the way, and to use one division outside any condition (GCC
@@ -186,8 +187,8 @@ ATTO_INLINE float attom_relu_grad(float x, float a, float b)
     return x <= 0.0f ? 0.0f : 1.0f;
 }
 
-/* x Phi(x); Phi(x) is the tail left of 0 and 1 - tail right of it, so y keeps relative accuracy (1e-5)
- * down to where it is subnormal, far beyond PyTorch's 1 + erf, which is 0 from -5.8 on. */
+/* x Phi(x); Phi(x) is the tail left of 0 and 1 - tail right of it, so y keeps relative accuracy
+ * (1e-5) down to where it is subnormal, far beyond PyTorch's 1 + erf, which is 0 from -5.8 on. */
 ATTO_INLINE float attom_gelu(float x, float a, float b)
 {
     ATTOM_UNUSED(a, b);
@@ -216,7 +217,8 @@ ATTO_INLINE float attom_gelu_tanh(float x, float a, float b)
     return x * attop_sigmoid(x * (1.59576912f + 0.0713548163f * (x * x)));
 }
 
-/* s + x s (1 - s) (2 u)', s = sigmoid(2 u); s (1 - s) is below 2^-124 beyond 9.95, where it counts as 0. */
+/* s + x s (1 - s) (2 u)', s = sigmoid(2 u); s (1 - s) is below 2^-124 beyond 9.95, where it counts
+ * as 0. */
 ATTO_INLINE float attom_gelu_tanh_grad(float x, float a, float b)
 {
     ATTOM_UNUSED(a, b);
@@ -421,7 +423,8 @@ ATTO_INLINE float attom_elu_grad(float x, float a, float b)
     return x > 0.0f ? 1.0f : below;
 }
 
-/* x / a, not x times 1 / a, which is infinite for a tiny a. A negative a turns the exponent's sign. */
+/* x / a, not x times 1 / a, which is infinite for a tiny a. A negative a turns the exponent's
+ * sign. */
 ATTO_INLINE float attom_celu(float x, float a, float b)
 {
     (void)b;
@@ -706,9 +709,9 @@ ATTO_INLINE float attom_binary_minimum_db(float a, float b, float dy)
 
 /* ---- losses -------------------------------------------------------------------------------- */
 
-/* One element's loss of prediction x and target t, and its derivatives by x and by t. a is the kind's
- * number: beta, delta, or of binary cross-entropy the weight of the positive class. Edges are
- * PyTorch's (docs/ops/loss.md). */
+/* One element's loss of prediction x and target t, and its derivatives by x and by t. a is the
+ * kind's number: beta, delta, or of binary cross-entropy the weight of the positive class. Edges
+ * are PyTorch's (docs/ops/loss.md). */
 
 /* -1, 0 or 1; 0 for NaN */
 ATTO_INLINE float attom_sign(float x)
@@ -789,8 +792,8 @@ ATTO_INLINE float attom_loss_huber_dt(float x, float t, float a)
     return attom_loss_huber_dx(t, x, a);
 }
 
-/* (1 - t) log(1 + e^x) + a t log(1 + e^-x), both logarithms as max(+-x, 0) + log(1 + e^-|x|): nothing
- * overflows, and for 0 <= t <= 1 nothing cancels. */
+/* (1 - t) log(1 + e^x) + a t log(1 + e^-x), both logarithms as max(+-x, 0) + log(1 + e^-|x|):
+ * nothing overflows, and for 0 <= t <= 1 nothing cancels. */
 ATTO_INLINE float attom_loss_bce_with_logits(float x, float t, float a)
 {
     const float rest = attop_log1p_unit(attop_exp_neg(-attop_fabs(x)));

@@ -9,7 +9,8 @@
  *   group_of      [segments]     its group;  groups [groups][2]: factor of lr, weight decay
  *   steps         [segments]     how many steps it has made
  *   coefficients  [segments][8]  this step's numbers, made by begin, ATTO_OPTIM_<NAME> below
- *   partials      [spans][2]     sum of squares, and how many are not finite, of ATTO_OPTIM_SPAN blocks
+ *   partials      [spans][2]     sum of squares, and how many are not finite, of ATTO_OPTIM_SPAN
+ *                                blocks
  *   control       [8]            the optimiser's own scalars, ATTO_CONTROL_<NAME>
  */
 #ifndef ATTO_OPTIM_H

@@ -192,8 +192,8 @@ static inline uint4 raw_of(const ATTO_T *e)
 #endif
 }
 
-/* ATTO_VEC neighbours of which count exist, others are FILL; aligned: they begin at 16 bytes. As they are stored:
- * floats would have to be waited for before the branches meet. */
+/* ATTO_VEC neighbours of which count exist, others are FILL; aligned: they begin at 16 bytes. As
+ * they are stored: floats would have to be waited for before the branches meet. */
 static inline uint4 fetch_part(__global const ATTO_T *p, atto_index at, place count, uint aligned)
 {
     ATTO_T e[ATTO_VEC];
@@ -205,7 +205,8 @@ static inline uint4 fetch_part(__global const ATTO_T *p, atto_index at, place co
 
 #define SPAN (ATTO_VEC / 2)
 
-/* SPAN neighbours of which count exist, others are 0; aligned: they begin at 8 bytes. As they are stored. */
+/* SPAN neighbours of which count exist, others are 0; aligned: they begin at 8 bytes. As they are
+ * stored. */
 static inline uint2 fetch_span(__global const ATTO_T *p, atto_index at, place count, uint aligned)
 {
     ATTO_T e[ATTO_VEC];

@@ -3,7 +3,8 @@
  *
  *   name                      meaning                    how, outside OpenCL built-ins
  *   attop_exp                 e^x                        2^n * polynomial of degree 6
- *   attop_exp_neg             e^x, x <= 0                the same, but 0 where it is subnormal (C only)
+ *   attop_exp_neg             e^x, x <= 0                the same, but 0 where it is subnormal (C
+ *                                                        only)
  *   attop_exp_bounded         e^x, |x| <= 160            the same as attop_exp without a clamp
  *   attop_exp_share           e^x, x <= 0                exp; off by |x| roundings more will do
  *   attop_expm1, _expm1_neg   e^x - 1; x <= 0            the same reduction, kept relative at 0
@@ -23,8 +24,9 @@
  *
  * One text for OpenCL C 1.2 and C11 (and C++11). Under OpenCL exp, log, pow, sqrt and rsqrt are
  * built-ins; the others are ours there as well: on an H200 they are as fast as the built-ins or
- * faster, and PoCL's erf and expm1 are scalar and many times slower. In C all of them are ours, because
- * calls to libm do not vectorise; they have no branch and no table, so a loop over them does, given
+ * faster, and PoCL's erf and expm1 are scalar and many times slower. In C all of them are ours,
+ * because calls to libm do not vectorise; they have no branch and no table, so a loop over them
+ * does, given
  * -fno-math-errno -fno-trapping-math.
  *
  * ATTO_NVIDIA (the compute capability times ten) allows what is only known to be accurate on those
@@ -220,7 +222,8 @@ ATTO_INLINE float attop_rsqrt(float x)
     return x < 0.0f ? NAN : attop_copysign(y, x);
 }
 
-/* e^r = 1 + r + r^2 p(r), |r| <= ln 2 / 2, relative error 2^-28.2; r = x - n ln 2, t = n + ATTOP_ROUND. */
+/* e^r = 1 + r + r^2 p(r), |r| <= ln 2 / 2, relative error 2^-28.2; r = x - n ln 2, t = n +
+ * ATTOP_ROUND. */
 ATTO_INLINE float attop_exp_reduced(float x, float t)
 {
     const float n = t - ATTOP_ROUND;
@@ -235,8 +238,8 @@ ATTO_INLINE float attop_exp_reduced(float x, float t)
 
 /* e^x for |x| <= 160, which the caller sees to; NaN stays NaN.
  *
- * e^x = 2^n e^r, n = round(x / ln 2). 2^n is two factors, each a normal number: the first product is
- * exact and the second rounds once, to a subnormal if need be, or overflows. */
+ * e^x = 2^n e^r, n = round(x / ln 2). 2^n is two factors, each a normal number: the first product
+ * is exact and the second rounds once, to a subnormal if need be, or overflows. */
 ATTO_INLINE float attop_exp_bounded(float x)
 {
     const float t = x * ATTOP_LOG2E + ATTOP_ROUND;
@@ -251,8 +254,9 @@ ATTO_INLINE float attop_exp(float x)
     return attop_exp_bounded(attop_clamp_abs(x, 104.0f));
 }
 
-/* e^x for x <= 0; 0 below -87, where it is 1.4 times the smallest normal number. A subnormal result costs
- * some hundred cycles on many CPUs, and masked logits or wide activations give many of them. */
+/* e^x for x <= 0; 0 below -87, where it is 1.4 times the smallest normal number. A subnormal result
+ * costs some hundred cycles on many CPUs, and masked logits or wide activations give many of
+ * them. */
 ATTO_INLINE float attop_exp_neg(float x)
 {
     const float c = x < -87.0f ? -87.0f : x;
@@ -357,12 +361,13 @@ ATTO_INLINE float attop_pow(float x, float y)
 
 #endif
 
-/* e^x for x <= 0 where it is a share of a sum: x is rounded once more, which moves e^x by |x| roundings of
- * itself, at most 0.37 of a rounding of 1. */
+/* e^x for x <= 0 where it is a share of a sum: x is rounded once more, which moves e^x by |x|
+ * roundings of itself, at most 0.37 of a rounding of 1. */
 ATTO_INLINE float attop_exp_share(float x)
 {
 #ifdef ATTO_NVIDIA
-    /* 2 ulp, and 0 where it is subnormal: native_exp2 scales those, which takes three instructions more. */
+    /* 2 ulp, and 0 where it is subnormal: native_exp2 scales those, which takes three instructions
+     * more. */
     float power;
     __asm__("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * ATTOP_LOG2E));
     return power;
@@ -500,7 +505,8 @@ ATTO_INLINE float attop_sigmoid(float x)
     return attop_divide(top, 1.0f + e);
 }
 
-/* e^(-x^2 / 2), absolute error 2^-23: the rounding of the square counts where the result is small. */
+/* e^(-x^2 / 2), absolute error 2^-23: the rounding of the square counts where the result is
+ * small. */
 ATTO_INLINE float attop_gauss(float x)
 {
 #ifdef ATTO_NVIDIA
@@ -513,8 +519,8 @@ ATTO_INLINE float attop_gauss(float x)
 
 /* The normal distribution's tail divided by e^(-x^2/2), for x >= 0: with t = 1 / (1 + 0.3425 x) a
  * polynomial of degree 7 in t without constant, so that it is 0 at infinity. As a share of the tail
- * its error is at most 9.5e-6; times e^(-x^2/2) it is at most 1.7e-8. Cheaper than erf, and the tail
- * keeps its digits where 1 - erf cancels. */
+ * its error is at most 9.5e-6; times e^(-x^2/2) it is at most 1.7e-8. Cheaper than erf, and the
+ * tail keeps its digits where 1 - erf cancels. */
 ATTO_INLINE float attop_normal_tail(float x, float gauss)
 {
     const float t = attop_divide(1.0f, 1.0f + 0.3425f * x);

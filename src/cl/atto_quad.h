@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Four neighbouring elements of a row: what the epilogue and the prologue of matrix kernels work on.
- * Four, because they share one Philox counter, and because a sum's 16 bytes of f32 are four. */
+/* Four neighbouring elements of a row: what the epilogue and the prologue of matrix kernels work
+ * on. Four, because they share one Philox counter, and because a sum's 16 bytes of f32 are four. */
 #ifndef ATTO_QUAD_H
 #define ATTO_QUAD_H
 

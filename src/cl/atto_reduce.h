@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: MIT */
-/* Sums and maxima over the work-items that share a row, by a tree of fixed shape; no sub-groups and no
- * atomics.
+/* Sums and maxima over the work-items that share a row, by a tree of fixed shape; no sub-groups and
+ * no atomics.
  *
  *   -D          default  meaning
  *   ATTO_LANES  ATTO_WG  work-items of a row, a power of two; at most ATTO_WG are used. The first
  *                        ATTO_LANES work-items of a work-group have its first row, and so on
  *
- * The tree: the lanes of a block, up to 32 neighbours, by halves, lane i with lane i + 16, then i + 8
- * and so on; then the blocks one after another. On NVIDIA GPUs a block is a warp and its lanes swap
- * registers; elsewhere numbers go through local memory, with the same bits.
+ * The tree: the lanes of a block, up to 32 neighbours, by halves, lane i with lane i + 16, then i +
+ * 8 and so on; then the blocks one after another. On NVIDIA GPUs a block is a warp and its lanes
+ * swap registers; elsewhere numbers go through local memory, with the same bits.
  *
- * All work-items of a work-group call these functions together. scratch has ATTO_WG elements; whoever
- * passes it on has to be inlined too (ATTO_UNROLLED): PoCL 3.1 gives work-groups on different threads one
- * array, and now and then a wrong sum, where a function with barriers is called twice. */
+ * All work-items of a work-group call these functions together. scratch has ATTO_WG elements;
+ * whoever passes it on has to be inlined too (ATTO_UNROLLED): PoCL 3.1 gives work-groups on
+ * different threads one array, and now and then a wrong sum, where a function with barriers is
+ * called twice. */
 #ifndef ATTO_REDUCE_H
 #define ATTO_REDUCE_H
 
@@ -83,8 +84,8 @@ static inline float atto_swap(float v, uint bit)
 
 #else
 
-/* Numbers of a block that the first of two steps leaves to the second; of all blocks about 16, so that
- * there are three barriers, where halving would take one for each power of two. */
+/* Numbers of a block that the first of two steps leaves to the second; of all blocks about 16, so
+ * that there are three barriers, where halving would take one for each power of two. */
 #define ATTO_PARTS (ATTO_BLOCKS >= 8 ? 2 : ATTO_BLOCKS == 4 ? 4 : ATTO_BLOCK < 8 ? ATTO_BLOCK : 8)
 
 /* t[0] = n numbers by halves; n is a constant power of two. */
@@ -212,9 +213,9 @@ ATTO_UNROLLED float2 atto_row_sum2(float2 v, __local float2 *scratch)
 #endif
 }
 
-/* Each of v[0] .. v[n - 1] over the work-items whose numbers are the same modulo `columns`, a power of two up
- * to 32; all of them get the results, or if not `everyone` the first columns work-items. scratch has
- * n * ATTO_WG elements; an operation is ATTO_ADD or fmax. */
+/* Each of v[0] .. v[n - 1] over the work-items whose numbers are the same modulo `columns`, a power
+ * of two up to 32; all of them get the results, or if not `everyone` the first columns work-items.
+ * scratch has n * ATTO_WG elements; an operation is ATTO_ADD or fmax. */
 #if ATTO_NVIDIA >= 70 && ATTO_WG >= 32
 #define ATTO_FOLD_COLUMNS(v, n, columns, everyone, scratch, operation)                      \
     do {                                                                                    \
@@ -262,8 +263,8 @@ ATTO_UNROLLED float2 atto_row_sum2(float2 v, __local float2 *scratch)
     } while (0)
 #endif
 
-/* This work-item's share of a sum of n numbers that its work-group adds up: every ATTO_WG-th, so many on
- * their way at a time. */
+/* This work-item's share of a sum of n numbers that its work-group adds up: every ATTO_WG-th, so
+ * many on their way at a time. */
 ATTO_UNROLLED float atto_share_of_sum(__global const float *numbers, size_t n)
 {
     float sum = 0.0f;
@@ -294,8 +295,8 @@ ATTO_UNROLLED float atto_row_sum_in_turn(float v, __local float2 *scratch, uint 
 #endif
 }
 
-/* The same in a loop, turn by turn. scratch has 2 * ATTO_WG pairs: who is late still reads those of the
- * last turn, so that there is one barrier instead of two. */
+/* The same in a loop, turn by turn. scratch has 2 * ATTO_WG pairs: who is late still reads those of
+ * the last turn, so that there is one barrier instead of two. */
 ATTO_UNROLLED float2 atto_row_sum2_in_turn(float2 v, __local float2 *scratch, uint turn)
 {
     scratch += turn % 2 * ATTO_WG;

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /* Rows: how the work-items of a row read and write its elements, 16 bytes at a time.
  *
- * A tensor is [outer, cols, step] without gaps; element c of row r stands at (r / step * cols + c) *
- * step + r % step. ATTO_LANES work-items have a row: lane l takes vectors l, l + ATTO_LANES, ... of
- * its elements, a chunk of ATTO_ITEMS of them at a time. Where step is not 1, elements of a vector
- * are fetched one by one.
+ * A tensor is [outer, cols, step] without gaps; element c of row r stands at (r / step * cols + c)
+ * * step + r % step. ATTO_LANES work-items have a row: lane l takes vectors l, l + ATTO_LANES, ...
+ * of its elements, a chunk of ATTO_ITEMS of them at a time. Where step is not 1, elements of a
+ * vector are fetched one by one.
  *
  *   -D          default  meaning
- *   ATTO_HELD   0        1: a row's slots are at most ATTO_LEAP, so that each lane has one chunk, which
- *                        stays in registers between the passes of a kernel; 0: each pass reads it again
+ *   ATTO_HELD   0        1: a row's slots are at most ATTO_LEAP, so that each lane has one chunk,
+ *                        which stays in registers between the passes of a kernel; 0: each pass
+ *                        reads it again
  *   ATTO_WHOLE  0        1: rows of all tensors begin at 16 bytes and are made of whole vectors
  *   and ATTO_DTYPE, ATTO_INDEX, ATTO_WG, ATTO_ITEMS of atto_kernel.h, ATTO_LANES of atto_reduce.h
  *
@@ -45,8 +46,8 @@
 #define ATTO_LEAP  (ATTO_CHUNK * ATTO_LANES)
 
 /* A row's elements are slots first .. end - 1 of a run that begins at 16 bytes, so that vectors lie
- * alike in every row: a row that begins behind such an address has some empty slots in front. Vector
- * j of the chunk at slot `at` begins at slot at + j * ATTO_APART. */
+ * alike in every row: a row that begins behind such an address has some empty slots in front.
+ * Vector j of the chunk at slot `at` begins at slot at + j * ATTO_APART. */
 typedef struct atto_slots {
     atto_index first, end, step;
     uint whole; /* slots are neighbours, and vectors of them begin at 16 bytes */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* Tiles of the two operands of a product: from global memory through registers into local memory.
  *
- * A step of the sum takes ATTO_TILE_K values of k. Its tile of a lies in local memory as [TILE_K][TILE_M],
- * that of b as [TILE_K][TILE_N], so that what a work-item multiplies at one k is contiguous, however
- * the operand is stored. Work-item `lane` moves the vectors lane, lane + ATTO_GROUP, ...: 16 bytes along
- * the operand's rows, several work-items to a row.
+ * A step of the sum takes ATTO_TILE_K values of k. Its tile of a lies in local memory as
+ * [TILE_K][TILE_M], that of b as [TILE_K][TILE_N], so that what a work-item multiplies at one k is
+ * contiguous, however the operand is stored. Work-item `lane` moves the vectors lane, lane +
+ * ATTO_GROUP, ...: 16 bytes along the operand's rows, several work-items to a row.
  *
  *   -D                 default  meaning
  *   ATTO_A, ATTO_B     f32      storage of the operands
@@ -20,10 +20,10 @@
  *   ATTO_SLICES        1        parts of a work-group, which share out the k of a step
  *   ATTO_PROLOGUE      0        1: a is the dy of atto_prologue.h, and what is multiplied is dz
  *
- * Places in local memory. Row i of a stands at i ^ swizzle(k), so that a store of neighbouring k and a
- * load of neighbouring i both reach all banks. Column j of b goes to 4 (j mod 8) + j / 8 in its block of
- * 32, again with a swizzle: a work-item's four columns of a block are j, j + 8, j + 16, j + 24 and come
- * in one 16-byte load. */
+ * Places in local memory. Row i of a stands at i ^ swizzle(k), so that a store of neighbouring k
+ * and a load of neighbouring i both reach all banks. Column j of b goes to 4 (j mod 8) + j / 8 in
+ * its block of 32, again with a swizzle: a work-item's four columns of a block are j, j + 8, j +
+ * 16, j + 24 and come in one 16-byte load. */
 #ifndef ATTO_TILE_H
 #define ATTO_TILE_H
 
@@ -183,9 +183,9 @@ static inline uint atto_left(atto_index i, atto_index n, uint vector)
     return i < n ? (uint)min(n - i, (atto_index)vector) : 0;
 }
 
-/* Where this work-item's vectors of an operand come from and where in local memory they go. Both move on
- * from step to step, so that NVIDIA's compiler does not compute them from the work-item's number anew in
- * every step. */
+/* Where this work-item's vectors of an operand come from and where in local memory they go. Both
+ * move on from step to step, so that NVIDIA's compiler does not compute them from the work-item's
+ * number anew in every step. */
 typedef struct atto_route_a {
     __global const ATTO_A_T *from[ATTO_A_COUNT], *z_from[ATTO_A_COUNT];
     uint to[ATTO_A_COUNT];
@@ -196,8 +196,8 @@ typedef struct atto_route_b {
     uint to[ATTO_B_COUNT];
 } atto_route_b;
 
-/* Offset of a vector in an operand stored [rows, k], or [k, rows]. A row that does not exist is read as
- * the last one: what it gives is never stored. */
+/* Offset of a vector in an operand stored [rows, k], or [k, rows]. A row that does not exist is
+ * read as the last one: what it gives is never stored. */
 static inline atto_index atto_offset(atto_index row, uint k, atto_index stride, atto_index rows,
                                      bool transposed, bool vectors, uint vector)
 {
@@ -250,9 +250,9 @@ ATTO_UNROLLED void atto_route_of_b(atto_route_b *r, __global const ATTO_B_T *p, 
     }
 }
 
-/* Loads this work-item's vectors of the tile of a (or z) at row m0 and k0, and moves on. What does not
- * exist is 0: no branch, so that the compiler may spread the loads over the products of a step; and Intel's
- * compiler crashes (ocloc 22.43) where raw is written by some work-items only. */
+/* Loads this work-item's vectors of the tile of a (or z) at row m0 and k0, and moves on. What does
+ * not exist is 0: no branch, so that the compiler may spread the loads over the products of a step;
+ * and Intel's compiler crashes (ocloc 22.43) where raw is written by some work-items only. */
 ATTO_UNROLLED void atto_fetch_a(__global const ATTO_A_T **from, atto_index stride, atto_index m0,
                                 atto_index k0, atto_index m, atto_index end, uint4 *raw)
 {
@@ -305,8 +305,9 @@ ATTO_UNROLLED void atto_prologue_vector(const atto_prologue *p, atto_index row, 
 #endif
 }
 
-/* Stores the vectors and moves on by turn, to the other buffer. Places of a vector's other elements follow
- * from that of its first: its k, row or column is a multiple of the vector, so bits of the place change. */
+/* Stores the vectors and moves on by turn, to the other buffer. Places of a vector's other elements
+ * follow from that of its first: its k, row or column is a multiple of the vector, so bits of the
+ * place change. */
 ATTO_UNROLLED void atto_stash_a(const uint4 *raw, const uint4 *raw_z, const atto_prologue *p,
                                 __local float *memory, uint *to, atto_index m0, atto_index k0,
                                 uint turn)

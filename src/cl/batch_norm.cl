@@ -6,20 +6,21 @@
  *   backward   sums of dz = act'(n w + b + residual) dy and of dz n, their finish (db, dw), then
  *              dx = w rstd (dz - (db + n dw) / M), dresidual = dz
  *
- * A unit is ATTO_RUN neighbouring elements. ATTO_LAST 0: x is [n, channels, size], a unit has one channel,
- * and a channel has `folded` units, per_run of them in each run of size. ATTO_LAST 1: x is
- * [images, folded, channels / images], images 1 for batch norm, a unit has ATTO_RUN channels, of which there
- * are `kept` in all and per_run in each row.
+ * A unit is ATTO_RUN neighbouring elements. ATTO_LAST 0: x is [n, channels, size], a unit has one
+ * channel, and a channel has `folded` units, per_run of them in each run of size. ATTO_LAST 1: x is
+ * [images, folded, channels / images], images 1 for batch norm, a unit has ATTO_RUN channels, of
+ * which there are `kept` in all and per_run in each row.
  *
- * A work-group takes a strip of `columns` channels (units of them) and a slab of per_slab units along
- * folded; `lanes` work-items share a column:
+ * A work-group takes a strip of `columns` channels (units of them) and a slab of per_slab units
+ * along folded; `lanes` work-items share a column:
  *
  *     group = slab * strips + strip
  *     item = lane * columns + column where channels are neighbours, else column * lanes + lane
  *
- * Group norm is the same: the channels of all images are those of one, per_stat neighbours share statistics,
- * and channel c has parameters c % params. Row-major, moments are taken of groups as if they were channels.
- * group_norm.cl merges channels' sums by groups, for dx; join does so over images, for db and dw.
+ * Group norm is the same: the channels of all images are those of one, per_stat neighbours share
+ * statistics, and channel c has parameters c % params. Row-major, moments are taken of groups as if
+ * they were channels. group_norm.cl merges channels' sums by groups, for dx; join does so over
+ * images, for db and dw.
  *
  *   partial: [slabs, 2, channels], mean and squares about it, or sums of dz and of dz n
  *
@@ -207,9 +208,9 @@ ATTO_UNROLLED void put_moments(__global float *partial, place p, atto_index chan
     }
 }
 
-/* A lane's sums are about its first unit, which costs digits only where that lies far off the others: their
- * squares are at most 1 + (units of a lane) times those about the mean, since the first unit is one of them.
- * Source of the merging: Chan, Golub, LeVeque 1979. */
+/* A lane's sums are about its first unit, which costs digits only where that lies far off the
+ * others: their squares are at most 1 + (units of a lane) times those about the mean, since the
+ * first unit is one of them. Source of the merging: Chan, Golub, LeVeque 1979. */
 ATTO_KERNEL void atto_batch_norm_moments(__global const ATTO_T *x, const ulong x_at,
                                          __global float *partial, PLACE_PARAMETERS)
 {
@@ -247,8 +248,8 @@ ATTO_KERNEL void atto_batch_norm_moments(__global const ATTO_T *x, const ulong x
 #define COUNT(s) ((float)(min((s + 1) * per_slab, folded) - (s)*per_slab) * (float)per_unit)
 #define PART(i)  ((i) / per_stat * 2 * channels + stat * per_stat + (i) % per_stat)
 
-/* Merges the slabs of per_stat channels; ATTO_LANES work-items have one such set. slabs 0: statistics are the running ones. batches
- * is counted up by the kernel behind this one. */
+/* Merges the slabs of per_stat channels; ATTO_LANES work-items have one such set. slabs 0:
+ * statistics are the running ones. batches is counted up by the kernel behind this one. */
 ATTO_KERNEL void atto_batch_norm_finish(
     __global const float *partial, __global float *mean, const ulong mean_at, __global float *rstd,
     const ulong rstd_at, __global float *running_mean, const ulong running_mean_at,
@@ -424,9 +425,9 @@ ATTO_KERNEL void atto_batch_norm_sums(GRADIENT_PARAMETERS, __global float *parti
 #endif
 
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_batch_norm_join)
-/* Adds up `slabs` pairs of numbers of a channel, which begin `apart` elements after each other; the second
- * of a pair stands `second` behind the first. sums: [2, channels], times w / values. ATTO_LANES
- * work-items have a channel. */
+/* Adds up `slabs` pairs of numbers of a channel, which begin `apart` elements after each other; the
+ * second of a pair stands `second` behind the first. sums: [2, channels], times w / values.
+ * ATTO_LANES work-items have a channel. */
 ATTO_KERNEL void atto_batch_norm_join(__global const float *partial, __global float *sums,
                                       __global out_t *dw, const ulong dw_at, __global out_t *db,
                                       const ulong db_at, __global const float *w, const ulong w_at,

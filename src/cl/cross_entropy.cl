@@ -6,9 +6,9 @@
  *   backward   dx[c] = g (p[c] Q - q[c]),  p = softmax x,  Q = sum of q
  *              dtarget[c] = - g keep weight[c] log p[c]
  *
- * q[c] = weight[c] (keep t[c] + spread); t is 1 at the label, or a probability. A position is a row of
- * atto_row.h, its classes the row's elements. Where step is not 1, one work-item has a position and
- * neighbours read neighbours.
+ * q[c] = weight[c] (keep t[c] + spread); t is 1 at the label, or a probability. A position is a row
+ * of atto_row.h, its classes the row's elements. Where step is not 1, one work-item has a position
+ * and neighbours read neighbours.
  *
  *   -D           default  meaning
  *   ATTO_TARGET  i64      dtype of the target: i32 or i64 are labels; f32, f16, bf16 probabilities
@@ -37,8 +37,9 @@ typedef ATTO_PASTE(atto_, ATTO_TARGET) target_t;
 /* Side by side: of one, each term would wait for the last. */
 #define PARTS 4
 
-/* In one pass: the sum is scaled down when a chunk has a larger maximum. It starts at a finite number,
- * since -inf - -inf is NaN; a NaN that fmax drops comes back in the sum. Of this lane's classes. */
+/* In one pass: the sum is scaled down when a chunk has a larger maximum. It starts at a finite
+ * number, since -inf - -inf is NaN; a NaN that fmax drops comes back in the sum. Of this lane's
+ * classes. */
 ATTO_UNROLLED float2 top_and_sum(__global const ATTO_T *x, atto_slots s)
 {
     float top = -FLT_MAX, sum = 0.0f;
@@ -132,8 +133,8 @@ static inline float target_of(__global const target_t *target, __global const fl
     x += x_at + start - first
 
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_cross_entropy_forward)
-/* share has what the positions of each work-group add to the mean's divisor; each, if joined, their losses'
- * sum, else every position's loss. */
+/* share has what the positions of each work-group add to the mean's divisor; each, if joined, their
+ * losses' sum, else every position's loss. */
 ATTO_KERNEL void atto_cross_entropy_forward(__global const ATTO_T *x, const ulong x_at,
                                             __global const target_t *target, const ulong target_at,
                                             __global const float *weight, const ulong weight_at,

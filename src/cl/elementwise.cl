@@ -6,8 +6,8 @@
  *   where     y = cond ? a : b       d = cond ? dy : 0, or the other way round
  *   compare   y = a < b
  *
- * atto_elementwise.inc holds the walk of unary and binary. where and compare mix dtypes of different
- * sizes: each work-item takes one element, dense tensors too.
+ * atto_elementwise.inc holds the walk of unary and binary. where and compare mix dtypes of
+ * different sizes: each work-item takes one element, dense tensors too.
  *
  *   -D             default             meaning
  *   ATTO_FORMULA   attom_unary_neg     function of atto_math.h

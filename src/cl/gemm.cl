@@ -3,8 +3,9 @@
  *
  *   c[i][j] = epilogue(sum over r of a(i, r) * b(j, r))      i < m, j < n, r < k
  *
- * a is stored [m, k] or [k, m], b [n, k] or [k, n]; sums are f32 whatever the storage. Knobs and how
- * tiles lie in memory: atto_tile.h; what happens before and after: atto_prologue.h, atto_epilogue.h.
+ * a is stored [m, k] or [k, m], b [n, k] or [k, n]; sums are f32 whatever the storage. Knobs and
+ * how tiles lie in memory: atto_tile.h; what happens before and after: atto_prologue.h,
+ * atto_epilogue.h.
  *
  *   atto_gemm_tile    a work-group computes a tile of c. In each 32 work-items 8 stand side by side
  *                     and 4 above each other; a work-item has ITEM_M x ITEM_N elements:
@@ -16,8 +17,8 @@
  *                     `lane` takes vectors lane, lane + ATTO_LANES, ... of k
  *   atto_gemm_finish  sums of slices of k, in their order, and the epilogue
  *
- * A long k can be cut into slices of `slice` values, each a work-group's, which then store plain sums
- * at c + number * c_slice. */
+ * A long k can be cut into slices of `slice` values, each a work-group's, which then store plain
+ * sums at c + number * c_slice. */
 #include "atto_tile.h"
 
 /* Tiles are taken in bands of so many rows of tiles, so that groups at work share operands. */
@@ -60,8 +61,8 @@ static inline void atto_tile_corner(atto_index tile, atto_index m, atto_index n,
     *n0 = inside / height * ATTO_TILE_N;
 }
 
-/* Places of a work-item's first row and column at each four k of its part: r then adds a constant, which
- * stands in the load itself. */
+/* Places of a work-item's first row and column at each four k of its part: r then adds a constant,
+ * which stands in the load itself. */
 typedef struct atto_view {
     __local const float *a[ATTO_SLICE_K / 4], *b[ATTO_SLICE_K / 4];
 } atto_view;
@@ -100,8 +101,8 @@ ATTO_UNROLLED void atto_load_columns(__local const float *p, int r, float *b)
     }
 }
 
-/* sum += a b^T over this part's k of one step. Columns outside and rows in alternating direction: the
- * order decides which registers meet in one instruction, and on NVIDIA a third of the speed. */
+/* sum += a b^T over this part's k of one step. Columns outside and rows in alternating direction:
+ * the order decides which registers meet in one instruction, and on NVIDIA a third of the speed. */
 ATTO_UNROLLED void atto_multiply(atto_view *view, int turn, float (*sum)[ATTO_ITEM_N])
 {
 #pragma unroll
@@ -275,7 +276,8 @@ atto_gemm_tile(__global const ATTO_A_T *a, const ulong a_at, const atto_index a_
 #define ATTO_LANES 64
 #endif
 
-/* sum += a b^T over one vector of k; a row or column that does not exist is read as the last one. */
+/* sum += a b^T over one vector of k; a row or column that does not exist is read as the last
+ * one. */
 ATTO_UNROLLED void atto_rows_multiply(__global const ATTO_A_T *a, const atto_index *a_row,
                                       __global const ATTO_B_T *b, const atto_index *b_row,
                                       atto_index k, uint count, float (*sum)[4])

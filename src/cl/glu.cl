@@ -4,14 +4,14 @@
  *   forward    y = a act(b)
  *   backward   da = dy act(b),  db = dy a act'(b)     (+ dx)
  *
- * x and dx are [outer, 2, width], y and dy [outer, width]: of a row, a and b lie one behind the other.
- * Work-item t of a work-group takes runs t, t + ATTO_WG, ... of the work-group's ATTO_WG * ATTO_ITEMS,
- * a run being ATTO_RUN elements of a half; per_row of them are a half of a row.
+ * x and dx are [outer, 2, width], y and dy [outer, width]: of a row, a and b lie one behind the
+ * other. Work-item t of a work-group takes runs t, t + ATTO_WG, ... of the work-group's ATTO_WG *
+ * ATTO_ITEMS, a run being ATTO_RUN elements of a half; per_row of them are a half of a row.
  *
  *   -D        default         meaning
  *   ATTO_ACT  attom_identity  function of atto_math.h; its derivative is ATTO_ACT with _grad
- *   ATTO_RUN, ATTO_VECTORS of atto_kernel.h: a vector, or one element, which any width and offset allows
- *   and the others of atto_kernel.h
+ *   ATTO_RUN, ATTO_VECTORS of atto_kernel.h: a vector, or one element, which any width and offset
+ *   allows and the others of atto_kernel.h
  */
 #include "atto_kernel.h"
 

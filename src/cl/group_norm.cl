@@ -8,8 +8,8 @@
 #include "atto_kernel.h"
 #include "atto_reduce.h"
 
-/* sums: [2, channels] of images' channels, dz and dz n; means: [2, stats], those of w dz and w dz n over
- * groups of per_stat channels, values in each. ATTO_LANES work-items have a group. */
+/* sums: [2, channels] of images' channels, dz and dz n; means: [2, stats], those of w dz and w dz n
+ * over groups of per_stat channels, values in each. ATTO_LANES work-items have a group. */
 ATTO_KERNEL void atto_group_norm_groups(__global const float *sums, __global float *means,
                                         __global const float *w, const ulong w_at,
                                         const ulong channels, const ulong per_stat,

@@ -5,13 +5,13 @@
  *   backward   dx = rstd (g - sum of g / cols - n sum of (g n) / cols),  g = dy w
  *              dw = sum over rows of dy n,  db = sum over rows of dy
  *
- * forward: a work-group takes per_group rows of atto_row.h, ATTO_ROWS at a time. Rows that are not held
- * are read twice, by a kernel of the same name.
+ * forward: a work-group takes per_group rows of atto_row.h, ATTO_ROWS at a time. Rows that are not
+ * held are read twice, by a kernel of the same name.
  *
- * backward: rows that are held are read once. A work-group takes per_group rows, ATTO_ROWS at a time, so
- * that a lane has the same columns in all of them and sums up dw and db on the way; join adds the
- * work-groups' sums. Longer rows take two kernels: sums, a row each, and columns, whose work-items
- * have the ATTO_VEC columns of a strip each in per_group rows.
+ * backward: rows that are held are read once. A work-group takes per_group rows, ATTO_ROWS at a
+ * time, so that a lane has the same columns in all of them and sums up dw and db on the way; join
+ * adds the work-groups' sums. Longer rows take two kernels: sums, a row each, and columns, whose
+ * work-items have the ATTO_VEC columns of a strip each in per_group rows.
  *
  *   partial: [groups, 2, cols], dw and db of a work-group's rows
  *
@@ -81,7 +81,8 @@ typedef struct held {
 #endif
 } held;
 
-/* The compiler forgets what it has unpacked, which it would keep in registers until it is needed again. */
+/* The compiler forgets what it has unpacked, which it would keep in registers until it is needed
+ * again. */
 #if ATTO_WHOLE && ATTO_NVIDIA && ATTO_VEC > 4
 #define FORGET(h)                                                                \
     _Pragma("unroll") for (uint j_ = 0; j_ < ATTO_ITEMS; j_++) __asm__ volatile( \
@@ -265,8 +266,8 @@ typedef struct lane_moments {
     float n, mean, squares;
 } lane_moments;
 
-/* Source: Chan, Golub, LeVeque 1979, "Updating formulae and a pairwise algorithm for computing sample
- * variances". */
+/* Source: Chan, Golub, LeVeque 1979, "Updating formulae and a pairwise algorithm for computing
+ * sample variances". */
 static inline void merge_moments(lane_moments *m, float n, float mean, float squares)
 {
     if (n == 0.0f) return;
@@ -441,8 +442,8 @@ ATTO_UNROLLED void clear_beyond(float *n, atto_slots s, uint inside)
         n[i] = inside && ATTO_HAS(s, ATTO_LANE() * ATTO_VEC, i) ? n[i] : 0.0f;
 }
 
-/* Rows side by side have sums of their own: the first of them gets all, of one vector of columns. scratch
- * has ATTO_VEC * ATTO_WG elements. */
+/* Rows side by side have sums of their own: the first of them gets all, of one vector of columns.
+ * scratch has ATTO_VEC * ATTO_WG elements. */
 ATTO_UNROLLED void sum_rows(float *v, __local float *scratch)
 {
 #if ATTO_ROWS > 1
@@ -541,8 +542,8 @@ ATTO_KERNEL void atto_norm_backward(GRADIENT_PARAMETERS)
         }
     }
 
-    /* No return where partial is NULL: PoCL 3.1 never comes out of the barriers behind it in rows of one lane with
-     * 64-bit indices. */
+    /* No return where partial is NULL: PoCL 3.1 never comes out of the barriers behind it in rows
+     * of one lane with 64-bit indices. */
     __global float *const sums_of_group =
         partial + (partial ? get_group_id(0) * 2 * (size_t)cols : 0);
 #pragma unroll

@@ -4,7 +4,8 @@
  *   atto_linear_dz    dz = drop(act'(z) * dy), stored as dense f32: for products so large that
  *                     computing dz once costs less than while loading each tile
  *   atto_linear_sums  column sums of dz over slices of rows, the first stage of db; dz is computed
- *                     while loading. One slice: the epilogue makes db of them; more: atto_gemm_finish
+ *                     while loading. One slice: the epilogue makes db of them; more:
+ *                     atto_gemm_finish
  *
  * Knobs: ATTO_A, the storage of dy and z, and those of atto_prologue.h and atto_epilogue.h.
  */

@@ -4,11 +4,12 @@
  *   each       loss = w f(x, t, a)                                   of every element
  *   sum        partial = sum of w f(x, t, a) over a work-group's runs, divided by divisor
  *   finish     loss = sum of the partials / divisor                  one work-group
- *   backward   dx = g w f_x(x, t, a)  (+ dx),   dt = g w f_t(x, t, a)  (+ dt),   g = dloss / divisor
+ *   backward   dx = g w f_x(x, t, a)  (+ dx),   dt = g w f_t(x, t, a)  (+ dt),   g = dloss /
+ *                                               divisor
  *
  * w is the weight of an element, or 1; a the weight of the positive class, or one number. A run is
- * ATTO_RUN neighbouring elements: one 16-byte vector of x. A work-item has ATTO_ITEMS runs at a time,
- * ATTO_WG apart, all of which it loads before it uses any.
+ * ATTO_RUN neighbouring elements: one 16-byte vector of x. A work-item has ATTO_ITEMS runs at a
+ * time, ATTO_WG apart, all of which it loads before it uses any.
  *
  *   -D              default          meaning
  *   ATTO_FORMULA    attom_loss_mse   f, a function of atto_math.h; _dx and _dt are its derivatives
@@ -69,8 +70,8 @@
 #define BITS(D)      ATTO_PASTE(BITS_, D)
 #define TAKE(D)      ATTO_PASTE(TAKE_, D)
 
-/* FETCH_RUN: raw = the run from element at on, as it is stored; step 0: one element for all of it. Nothing waits
- * for it before WIDEN_RUN makes floats of it. */
+/* FETCH_RUN: raw = the run from element at on, as it is stored; step 0: one element for all of it.
+ * Nothing waits for it before WIDEN_RUN makes floats of it. */
 #if ATTO_VECTORS
 #define FETCH_RUN(D, p, at, step, raw)                                     \
     do {                                                                   \

@@ -10,8 +10,8 @@
  * Class c of position p stands at (p / step * classes + c) * step + p % step.
  *
  *   rows: a run is 16 bytes of dx, which may hold the end of a row and the beginning of the next.
- *   planes: a run is ATTO_RUN neighbouring positions of one outer index; a work-item reads their labels
- *   once and writes a vector for each class of a slab:
+ *   planes: a run is ATTO_RUN neighbouring positions of one outer index; a work-item reads their
+ *   labels once and writes a vector for each class of a slab:
  *
  *       class 0: | run 0 | run 1 | ..        slab 0
  *       class 1: | run 0 | run 1 | ..
@@ -83,8 +83,8 @@ static inline size_t element_at(size_t position, ulong c, ulong classes, ulong s
 /* ---- forward ---- */
 
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_nll_loss_positions)
-/* x, each and partial may be NULL. A work-group has steps * AT_ONCE * ATTO_WG positions; partial gets
- * the losses' sums of all work-groups, then the weights'. */
+/* x, each and partial may be NULL. A work-group has steps * AT_ONCE * ATTO_WG positions; partial
+ * gets the losses' sums of all work-groups, then the weights'. */
 ATTO_KERNEL void atto_nll_loss_positions(__global const ATTO_T *x, const ulong x_at,
                                          __global const target_t *target, const ulong target_at,
                                          __global const float *weight, const ulong weight_at,
@@ -180,8 +180,8 @@ static inline float slope_of(__global const float *weight, __global const float 
     if (total) total += total_at
 
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_nll_loss_rows)
-/* dx in slots: its first element is slot `shift` of the vector in which it begins. size.w = classes.
- * The work-item that has class 0 of a position reports its label. */
+/* dx in slots: its first element is slot `shift` of the vector in which it begins. size.w =
+ * classes. The work-item that has class 0 of a position reports its label. */
 ATTO_KERNEL void atto_nll_loss_rows(BACKWARD_PARAMETERS, const atto_index4 size, const uint4 magic,
                                     const uint4 magic_shift)
 {

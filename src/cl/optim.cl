@@ -5,12 +5,13 @@
  *   begin   norm, clipping, loss scale; each segment's steps and coefficients
  *   step    value and states, from the gradient
  *
- * atto_optim.h has the formulas and the tables. In step, work-item t has the 16 bytes t of the value:
+ * atto_optim.h has the formulas and the tables. In step, work-item t has the 16 bytes t of the
+ * value:
  *
  *   work-item t    block t / (BLOCK / VEC)    segment segment_of[block]    coefficients[segment]
  *
- * In norm, work-group i has span i of the chunk, and its work-items take vectors ATTO_WG apart. begin is
- * one work-group. Chunks are whole blocks, so there are no tails.
+ * In norm, work-group i has span i of the chunk, and its work-items take vectors ATTO_WG apart.
+ * begin is one work-group. Chunks are whole blocks, so there are no tails.
  *
  *   -D             default  meaning
  *   ATTO_OPTIM     1        method: ATTO_OPTIM_SGD 0, ADAM 1, RMSPROP 2

@@ -24,7 +24,8 @@
  *   backward_whole     one window that is the image, whose rows follow each other. A work-group
  *                      writes ATTO_ITEMS runs a work-item of one image, along width of one channel
  *
- *        w0                                  w0 + VEC          windows of the row: w0 / 2 + 0 1 2 ...
+ *        w0                                  w0 + VEC          windows of the row: w0 / 2 + 0 1 2
+ *                                                          ...
  *        | 0   0 | 1   1 | 2   2 | ..        |                 2 x 2
  *      0 | 0  01 | 1  12 | 2  23 | ..        |                 3 x 3, padding 1
  *
@@ -309,8 +310,8 @@ ATTO_UNROLLED void meet(__local float *values, __local place *places, uint lane,
     }
 }
 
-/* Neighbouring work-items read neighbours: along channels other runs, along width other lanes. There a
- * vector is ATTO_VEC elements of one window, which begins and ends at 16 bytes. */
+/* Neighbouring work-items read neighbours: along channels other runs, along width other lanes.
+ * There a vector is ATTO_VEC elements of one window, which begins and ends at 16 bytes. */
 ATTO_KERNEL void atto_pool_forward_lanes(FORWARD_PARAMETERS, const uint lanes, const uint across)
 {
     __local float values[KEPT * ATTO_WG];
@@ -351,7 +352,8 @@ ATTO_KERNEL void atto_pool_forward_lanes(FORWARD_PARAMETERS, const uint lanes, c
 #endif
 
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_pool_forward_paired)
-/* Row r from column `left` on, and the element before it, as they are stored; what does not exist is FILL. */
+/* Row r from column `left` on, and the element before it, as they are stored; what does not exist
+ * is FILL. */
 ATTO_UNROLLED void fetch_row(forward f, place r, place left, uint aligned, uint4 *raw,
                              ATTO_T *before)
 {
@@ -608,8 +610,8 @@ ATTO_UNROLLED void whole_run(__global const ATTO_T *dy, __global const position_
     }
 }
 
-/* The walk is over work-groups, of which size.w have an image, or along width a channel of it; row: elements of
- * that. override: what sums are divided by. */
+/* The walk is over work-groups, of which size.w have an image, or along width a channel of it; row:
+ * elements of that. override: what sums are divided by. */
 ATTO_KERNEL void atto_pool_backward_whole(BACKWARD_PARAMETERS)
 {
     const axis channel = AXIS_OF(w);
@@ -632,8 +634,8 @@ ATTO_KERNEL void atto_pool_backward_whole(BACKWARD_PARAMETERS)
 #endif
 
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_pool_backward_paired)
-/* Gradients of outputs ow to ow + SPAN of row oh, as they are stored, and indices; what does not exist is
- * 0, and no index. */
+/* Gradients of outputs ow to ow + SPAN of row oh, as they are stored, and indices; what does not
+ * exist is 0, and no index. */
 ATTO_UNROLLED void fetch_outputs(backward b, place oh, place ow, uint aligned, uint2 *span,
                                  ATTO_T *last, position_t *index)
 {

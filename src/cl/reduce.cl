@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /* reduce.cl - folds some dimensions of a tensor, and spreads gradients over them again.
  *
- *   fold          out = sum of in / divisor, maximum, position of the first maximum, or share / ties
+ *   fold          out = sum of in / divisor, maximum, position of the first maximum, or share /
+ *                 ties
  *   fold_join     the first maximum of several slabs'
  *   spread        dx = dy / divisor               (+ dx)
  *   spread_ties   dx = (x == y) share             (+ dx)
  *
- * fold: a unit is ATTO_RUN neighbouring elements. `lanes` work-items share an output unit; a slab is
- * a stretch of per_slab units of the folded dimensions, and has `groups` work-groups.
+ * fold: a unit is ATTO_RUN neighbouring elements. `lanes` work-items share an output unit; a slab
+ * is a stretch of per_slab units of the folded dimensions, and has `groups` work-groups.
  *
  *   rows: the innermost dimension is folded,        columns: it is kept,
  *   neighbouring work-items read along it           neighbouring work-items have other outputs
@@ -15,8 +16,8 @@
  *       output 0: | lane 0 | lane 1 | lane 0 ..         lane 0: | output 0 | output 1 | ..
  *       output 1: | lane 0 | lane 1 | lane 0 ..         lane 1: | output 0 | output 1 | ..
  *
- * A lane folds its units in order, then the lanes of an output meet in a tree. With several slabs the
- * results are [slabs, outputs], which a second launch folds (fold_join for positions).
+ * A lane folds its units in order, then the lanes of an output meet in a tree. With several slabs
+ * the results are [slabs, outputs], which a second launch folds (fold_join for positions).
  *
  *   -D             default   meaning
  *   ATTO_FOLD      fold_sum  fold_sum, fold_max, fold_arg or fold_ties
@@ -301,7 +302,8 @@ atto_fold(__global const ATTO_T *in, const ulong in_at, __global out_t *out, con
 }
 #endif
 
-/* The best of slabs for each output, a work-item each. Values and positions are [slabs, outputs]. */
+/* The best of slabs for each output, a work-item each. Values and positions are [slabs,
+ * outputs]. */
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_fold_join)
 #ifdef ATTO_ONE_KERNEL
 #define join_t out_t

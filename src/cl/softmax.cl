@@ -8,8 +8,8 @@
  * softmin is softmax of -x.
  *
  * Two pairs of kernels. atto_softmax_*: elements of a row are neighbours, atto_row.h says who has
- * which. atto_softmax_*_columns: they lie `step` apart, and a work-item has ATTO_RUN columns side by
- * side; the work-group is ATTO_DEEP work-items along the row and ACROSS side by side:
+ * which. atto_softmax_*_columns: they lie `step` apart, and a work-item has ATTO_RUN columns side
+ * by side; the work-group is ATTO_DEEP work-items along the row and ACROSS side by side:
  *
  *        columns ->   0 .. RUN-1   RUN .. 2 RUN-1   ...
  *     element 0       (0, 0)       (0, 1)           ...     (deep, across)
@@ -90,7 +90,8 @@ static inline float normalised(float x, float top, float last)
 
 /* ---- rows ---- */
 
-/* Where a row is held, so are its exponentials, once they are there: relative to the lane's maximum. */
+/* Where a row is held, so are its exponentials, once they are there: relative to the lane's
+ * maximum. */
 #if ATTO_HELD && !ATTO_LOG
 #define KEEPS_SHARES 1
 #else
@@ -213,8 +214,8 @@ ATTO_KERNEL void atto_softmax_backward(__global const ATTO_T *y, const ulong y_a
     c += ATTO_DEEP * ATTO_ITEMS
 #endif
 
-/* per_row: runs of ATTO_RUN columns that make up a step. Work-items behind the last run have columns
- * without elements. */
+/* per_row: runs of ATTO_RUN columns that make up a step. Work-items behind the last run have
+ * columns without elements. */
 #define LOCATE_COLUMNS                                                             \
     const uint deep = get_local_id(0) / ACROSS, across = get_local_id(0) % ACROSS; \
     const size_t run = get_group_id(0) * (size_t)ACROSS + across;                  \

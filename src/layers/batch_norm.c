@@ -77,7 +77,8 @@ atto_status atto_batch_norm_backward(atto_device *dev, const struct atto_batch_n
 
 #define FIELD(name) offsetof(struct atto_batch_norm_args, name)
 
-/* What the options name, as inputs of the op; backward reads b and residual for the activation alone. */
+/* What the options name, as inputs of the op; backward reads b and residual for the activation
+ * alone. */
 static int32_t bind_inputs(const atto_batch_norm_options *o, atto_var x, atto__binding *out)
 {
     const bool linear = o->act.kind == ATTO_ACT_IDENTITY;

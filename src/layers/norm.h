@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What the normalising families share: numbers, parameters and running statistics of their modules. */
+/* What the normalising families share: numbers, parameters and running statistics of their
+ * modules. */
 #ifndef ATTO_LAYERS_NORM_H
 #define ATTO_LAYERS_NORM_H
 
@@ -15,7 +16,8 @@ atto_status atto__eps_check(const char *what, float eps);
 /* A number. */
 atto_status atto__momentum_check(const char *what, float momentum);
 
-/* The dimension that a result like x, [N, C, ...], shall have innermost: 1 where x is channels_last. */
+/* The dimension that a result like x, [N, C, ...], shall have innermost: 1 where x is
+ * channels_last. */
 int32_t atto__norm_innermost(const atto_tensor *x);
 
 /* Weight and bias of a module, which owns them; NULL where there is none. */

@@ -52,7 +52,8 @@ static int64_t outputs_of(const atto_pool_window *w, int32_t at, int64_t in)
     return begins_behind ? outputs - 1 : outputs;
 }
 
-/* What y's shape is for that of x; of adaptive windows the sizes behind the channels are y's own. */
+/* What y's shape is for that of x; of adaptive windows the sizes behind the channels are y's
+ * own. */
 static atto_status shape_of_outputs(const char *what, const atto_pool_window *w,
                                     const atto_tensor *x, atto_shape *out)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Initial values: drawn on the host from the device's stream, so that they are the same bits on every
- * device. */
+/* Initial values: drawn on the host from the device's stream, so that they are the same bits on
+ * every device. */
 #include <float.h>
 #include <math.h>
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A part of an optimiser's step on the CPU backend, through host copies of what it reads and writes. */
+/* A part of an optimiser's step on the CPU backend, through host copies of what it reads and
+ * writes. */
 #include "run.h"
 #include "train/optimizer.h"
 

@@ -214,8 +214,8 @@ static atto_status run_part(atto_optimizer *o, atto__optim_part part,
     return atto__optim_fallback(o->dev, part, a);
 }
 
-/* Counts the step, and decides what is clipped or skipped. Chunks without a gradient have partials as
- * well: all of them are added up. */
+/* Counts the step, and decides what is clipped or skipped. Chunks without a gradient have partials
+ * as well: all of them are added up. */
 static atto_status begin(atto_optimizer *o, struct atto__optim_args *a)
 {
     for (int32_t i = 0; a->spans > 0 && i < o->chunk_count; i++) {
@@ -235,7 +235,8 @@ static atto_status step_chunks(atto_optimizer *o, struct atto__optim_args *a)
     return ATTO_OK;
 }
 
-/* Values have changed, as far as the host knows: whether a step was skipped only the device does. */
+/* Values have changed, as far as the host knows: whether a step was skipped only the device
+ * does. */
 static void use_up_gradients(atto_optimizer *o)
 {
     for (int32_t s = 0; s < o->trained_count; s++) {

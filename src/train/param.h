@@ -18,8 +18,8 @@ struct atto_param {
     bool is_packed;   /* an optimiser owns the storage */
 };
 
-/* The place for a gradient; allocates it if there is none yet. *add tells whether it holds one of this
- * step, to which the next is added; afterwards it does. */
+/* The place for a gradient; allocates it if there is none yet. *add tells whether it holds one of
+ * this step, to which the next is added; afterwards it does. */
 atto_status atto__param_grad_slot(atto_param *p, const atto_tensor **out, bool *add);
 
 /* The storage becomes these views; contents are copied, and the old storage is given back. grad may

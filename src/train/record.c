@@ -59,7 +59,8 @@ static const atto_tensor **slot_of(void *args, size_t field)
     return (const atto_tensor **)(void *)((char *)args + field);
 }
 
-/* Points the args at the inputs' tensors, which stay where they are until the next value is pushed. */
+/* Points the args at the inputs' tensors, which stay where they are until the next value is
+ * pushed. */
 static bool place_inputs(recording *r)
 {
     for (int32_t i = 0; i < r->input_count; i++) {

@@ -82,8 +82,8 @@ static inline atto_var atto__no_var(void)
     return (atto_var){ -1, 0 };
 }
 
-/* The value behind a var; NULL, with the tape's error set, when there is an error already, the var is
- * of another step or its value is dead. call names the caller in the message. */
+/* The value behind a var; NULL, with the tape's error set, when there is an error already, the var
+ * is of another step or its value is dead. call names the caller in the message. */
 atto__value *atto__tape_value(atto_tape *tape, const char *call, atto_var v);
 
 /* Its tensor, for the shape rules of recording functions. */
@@ -126,8 +126,8 @@ typedef struct atto__result {
     atto_var *also; /* of the results behind the first: gets it, for the caller */
 } atto__result;
 
-/* Runs the op forward and records it. Tensor fields of args are filled in here; results[0] is what is
- * returned. */
+/* Runs the op forward and records it. Tensor fields of args are filled in here; results[0] is what
+ * is returned. */
 atto_var atto__record_op(atto_tape *tape, atto_op op, void *args, const atto__binding *inputs,
                          int32_t input_count, const atto__result *results, int32_t result_count);
 

@@ -191,7 +191,8 @@ static void count_both(grid_run *g, const grid_case *c, const char *result, cons
     count(g, c, GRID_BACKWARD, &o);
 }
 
-/* Why a quick run leaves a case out: those kernels are built, and judged by the oracle, in the tests. */
+/* Why a quick run leaves a case out: those kernels are built, and judged by the oracle, in the
+ * tests. */
 static const char *skip_of(const grid_run *g, const grid_case *c)
 {
     if (!g->r->quick || strcmp(g->device, "opencl") != 0) return NULL;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Pooling: means, maxima, adaptive windows; over the last dimension of three, the last two of four. */
+/* Pooling: means, maxima, adaptive windows; over the last dimension of three, the last two of
+ * four. */
 #include <math.h>
 
 #include "grid.h"

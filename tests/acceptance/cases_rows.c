@@ -173,7 +173,8 @@ static double act_change(atto_activation act, double z, double error)
     return fmax(fabs(o->f(z - error, act.a, act.b) - f), fabs(o->f(z + error, act.a, act.b) - f));
 }
 
-/* z from x and w; y from z unrounded: its own roundings, and what z is off by passed through act. */
+/* z from x and w; y from z unrounded: its own roundings, and what z is off by passed through
+ * act. */
 static void answer_linear_forward(grid_scene *s, const oracle_linear *l)
 {
     const int64_t count = l->m * l->n, summed = l->k + (l->b ? 1 : 0);
@@ -345,7 +346,8 @@ static atto_status call_glu(grid_scene *s, bool backward)
     return backward ? atto_glu_backward(dev, &a) : atto_glu_forward(dev, &a);
 }
 
-/* The gate's half of dx has the roundings of act', the other those of act: the larger ones for both. */
+/* The gate's half of dx has the roundings of act', the other those of act: the larger ones for
+ * both. */
 static void answer_glu(grid_scene *s)
 {
     const grid_case *c = grid_case_of(s);

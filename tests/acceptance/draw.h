@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Data of inputs, kept between cases of one shape: drawing and uploading takes longer than most calls. */
+/* Data of inputs, kept between cases of one shape: drawing and uploading takes longer than most
+ * calls. */
 #ifndef ACCEPTANCE_DRAW_H
 #define ACCEPTANCE_DRAW_H
 

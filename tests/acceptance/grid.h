@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* The acceptance grid: every op with every combination of its options, in every dtype, on the shapes
- * of attorch's own tests or small ones like them.
+/* The acceptance grid: every op with every combination of its options, in every dtype, on the
+ * shapes of attorch's own tests or small ones like them.
  *
- * A family is a row of a table: its options, the tensors of a case, the call, the answer. Cases are the
- * product of options, dtypes and shapes. Each runs forward, then backward, and is judged against the
- * oracle of the tests (small shapes), or against PyTorch in f64 (all shapes; scripts/acceptance.py). */
+ * A family is a row of a table: its options, the tensors of a case, the call, the answer. Cases are
+ * the product of options, dtypes and shapes. Each runs forward, then backward, and is judged
+ * against the oracle of the tests (small shapes), or against PyTorch in f64 (all shapes;
+ * scripts/acceptance.py). */
 #ifndef ACCEPTANCE_GRID_H
 #define ACCEPTANCE_GRID_H
 
@@ -31,14 +32,16 @@ typedef struct grid_family {
     const char *name;
     int32_t least_rank, most_rank;
     grid_option options[GRID_OPTIONS];
-    /* Of the comparison with PyTorch, at least torch.testing's: attorch's, where scripts/acceptance.py derives none. */
+    /* Of the comparison with PyTorch, at least torch.testing's: attorch's, where
+     * scripts/acceptance.py derives none. */
     double rtol, grad_rtol, atol, grad_atol;
     /* NULL, or whether the options and the shape mean something together. */
     bool (*exists)(const grid_case *c);
     /* Declares the tensors, by grid_input and grid_output. */
     void (*build)(grid_scene *s);
     atto_status (*call)(grid_scene *s, bool backward);
-    /* Fills in what outputs should be, by grid_want, grid_terms and grid_allow. NULL: only for --bits. */
+    /* Fills in what outputs should be, by grid_want, grid_terms and grid_allow. NULL: only for
+     * --bits. */
     void (*answer)(grid_scene *s);
 } grid_family;
 
@@ -91,8 +94,8 @@ typedef enum grid_draw {
     GRID_DRAWS
 } grid_draw;
 
-/* Inputs of one draw and one seed are equal, up to their dtype's rounding. Values repeat after 2^20 + 7
- * elements. */
+/* Inputs of one draw and one seed are equal, up to their dtype's rounding. Values repeat after 2^20
+ * + 7 elements. */
 void grid_input(grid_scene *s, const char *name, atto_dtype dtype, atto_shape shape, grid_draw draw,
                 uint64_t seed);
 void grid_labels(grid_scene *s, const char *name, atto_shape shape, int64_t classes, uint64_t seed);
@@ -112,11 +115,12 @@ const grid_case *grid_case_of(const grid_scene *s);
 
 /* ---- for answers ---- */
 
-/* An input as it is stored, or what the device has stored in an output; NULL where there is none. */
+/* An input as it is stored, or what the device has stored in an output; NULL where there is
+ * none. */
 const double *grid_held(grid_scene *s, const char *name);
 
-/* Arrays to fill, zeroed; terms as atto_tol takes them. Zeroed ones that nobody reads where no tensor has
- * that name: `numel` says how long. */
+/* Arrays to fill, zeroed; terms as atto_tol takes them. Zeroed ones that nobody reads where no
+ * tensor has that name: `numel` says how long. */
 double *grid_want(grid_scene *s, const char *name, int64_t numel);
 double *grid_terms(grid_scene *s, const char *name, int64_t numel);
 
@@ -132,7 +136,8 @@ void *grid_array(grid_scene *s, int64_t numel);
 /* Sizes of x: of all, of the first `dims` dimensions, of the rest. */
 int64_t grid_product(atto_shape shape, int32_t from, int32_t to);
 
-/* Summands that stand in one row of additions where n are added side by side, 32 or more at a time. */
+/* Summands that stand in one row of additions where n are added side by side, 32 or more at a
+ * time. */
 int64_t grid_depth(int64_t n);
 
 /* The dtype's name, "forward" and so on, shared by cases_*.c. */

@@ -330,7 +330,8 @@ static bool write_member(grid_scene *s, member *m, FILE *to, bool first)
     if (m->role != OUTPUT) fprintf(to, ", \"in\": \"%s\"", m->file);
     if (m->judged) {
         if (!write_file(s, m, path)) return false;
-        /* A result in f32 of f16 or bf16 inputs is an f32 evaluation of these; an index is right or wrong. */
+        /* A result in f32 of f16 or bf16 inputs is an f32 evaluation of these; an index is right or
+         * wrong. */
         const double rtol = fmax(grad ? f->grad_rtol : f->rtol, default_rtol(m->t.dtype));
         const double atol = fmax(grad ? f->grad_atol : f->atol, 1e-5);
         fprintf(to, ", \"out\": \"%s\", \"pass\": \"%s\", \"rtol\": %g, \"atol\": %g", path,

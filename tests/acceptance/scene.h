@@ -37,11 +37,12 @@ grid_verdict grid_scene_judge(grid_scene *s, grid_pass pass);
 /* Carries a hash on over every byte that came out. */
 uint64_t grid_scene_hash(grid_scene *s, uint64_t hash);
 
-/* Writes what came out into files, and the case and its tensors as a line of JSON that names all files. */
+/* Writes what came out into files, and the case and its tensors as a line of JSON that names all
+ * files. */
 bool grid_scene_write(grid_scene *s, FILE *to, const char *device, bool fresh);
 
-/* "y 1e-7 1e-5 0.01 dx ...": error, tolerance and share of each output, as the peer answers. The worst one of
- * a pass; a share of infinity where one is missing. */
+/* "y 1e-7 1e-5 0.01 dx ...": error, tolerance and share of each output, as the peer answers. The
+ * worst one of a pass; a share of infinity where one is missing. */
 grid_verdict grid_scene_parse(const grid_scene *s, grid_pass pass, const char *answer);
 
 #endif
