@@ -285,9 +285,9 @@ ATTO_KERNEL void atto_batch_norm_finish(
     if (mean) mean[mean_at + stat] = m;
     if (rstd) rstd[rstd_at + stat] = attop_rsqrt((var < 0.0f ? 0.0f : var) + eps);
     if (slabs == 0 || !running_mean) return;
-    const float new = cumulative ? 1.0f / (float)(batches[batches_at] + 1) : momentum;
-    *running_mean = (1.0f - new) * *running_mean + new *m;
-    *running_var = (1.0f - new) * *running_var + new *(all_squares / (values - 1.0f));
+    const float part = cumulative ? 1.0f / (float)(batches[batches_at] + 1) : momentum;
+    *running_mean = (1.0f - part) * *running_mean + part * m;
+    *running_var = (1.0f - part) * *running_var + part * (all_squares / (values - 1.0f));
 }
 #endif
 
