@@ -363,7 +363,7 @@ void atto__batch_norm_variant(const atto__batch_norm_knobs *k, atto__variant *ou
     text t = begin(out, groups ? "group_norm.cl" : "batch_norm.cl", k->kernel, "");
     if (merges) {
         put_value(&t, "OUT", atto_dtype_name(joins ? k->out : ATTO_F32));
-        if (!k->few) put_knob(&t, "LANES", ATTO_BATCH_NORM_LANES);
+        if (k->lanes > 0) put_knob(&t, "LANES", k->lanes);
         return;
     }
     put_value(&t, "DTYPE", atto_dtype_name(k->dtype));
@@ -919,7 +919,9 @@ static bool make_batch_norm(const int32_t *v, atto__variant *out)
     return true;
 }
 
-/* Axes: kernel, dtype of dw and db, few channels. */
+static const int32_t merging_lanes[] = { 0, 8, 32 };
+
+/* Axes: kernel, dtype of dw and db, lanes. */
 static bool make_batch_norm_merge(const int32_t *v, atto__variant *out)
 {
     static const char *const kernels[] = { "atto_batch_norm_join", "atto_batch_norm_finish" };
@@ -928,7 +930,7 @@ static bool make_batch_norm_merge(const int32_t *v, atto__variant *out)
         .act = "identity",
         .dtype = ATTO_F32,
         .out = float_dtypes[v[1]],
-        .few = v[2] == 1,
+        .lanes = merging_lanes[v[2]],
     };
     if (v[0] > 0 && v[1] > 0) return false;
     if (out) atto__batch_norm_variant(&knobs, out);
@@ -939,7 +941,7 @@ static bool make_group_norm(const int32_t *v, atto__variant *out)
 {
     const atto__batch_norm_knobs knobs = { .kernel = "atto_group_norm_groups",
                                            .out = ATTO_F32,
-                                           .few = v[0] == 1 };
+                                           .lanes = merging_lanes[v[0]] };
     if (out) atto__batch_norm_variant(&knobs, out);
     return true;
 }
@@ -1239,8 +1241,8 @@ static const plan plans[] = {
     { "layer_norm", 8, { 4, 3, 2, 2, 4, 4, 2, 2 }, make_norm },
     { "layer_norm", 6, { 2, 3, 2, 2, 2, 2 }, make_norm_columns },
     { "batch_norm", 5, { 4, 3, 2, 2, 2 }, make_batch_norm },
-    { "batch_norm", 3, { 2, 3, 2 }, make_batch_norm_merge },
-    { "group_norm", 1, { 2 }, make_group_norm },
+    { "batch_norm", 3, { 2, 3, 3 }, make_batch_norm_merge },
+    { "group_norm", 1, { 3 }, make_group_norm },
     { "gemm", 7, { ATTO_GEMM_TILES, 9, 4, 4, ATTO_DROPOUT_COUNT, 2, 2 }, make_gemm_tile },
     { "gemm", 6, { 2, GEMM_SAME, 4, ATTO_DROPOUT_COUNT, 2, 2 }, make_gemm_rows },
     { "gemm", 3, { GEMM_SAME, ATTO_DROPOUT_COUNT, 2 }, make_gemm_finish },

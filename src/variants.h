@@ -142,16 +142,12 @@ typedef struct atto__norm_knobs {
 
 void atto__norm_variant(const atto__norm_knobs *knobs, atto__variant *out);
 
-/* batch_norm.cl. Work-items of a channel in the kernels that merge slabs: all of a work-group where
- * there are fewer channels than FEW. */
-#define ATTO_BATCH_NORM_LANES 32
-#define ATTO_BATCH_NORM_FEW   4096
-
+/* batch_norm.cl */
 typedef struct atto__batch_norm_knobs {
     const char *kernel, *act; /* "atto_batch_norm_apply", "relu" */
     atto_dtype dtype, out;    /* out: of dw and db */
     bool last, vectors, wide;
-    bool few; /* channels, in the kernels that merge */
+    int32_t lanes; /* of the kernels that merge; 0 = all of a work-group */
 } atto__batch_norm_knobs;
 
 void atto__batch_norm_variant(const atto__batch_norm_knobs *knobs, atto__variant *out);

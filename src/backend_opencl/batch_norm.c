@@ -24,6 +24,10 @@
 #define FOLDING      4096
 #define FOLDING_LAST 1024
 
+/* Channels and parts of one that few work-items merge; see merging_lanes. */
+#define FEW_CHANNELS 4096
+#define FEW_PARTS    8
+
 /* Lanes of a row-major channel, at least. */
 #define LEAST_LANES 8
 
@@ -165,18 +169,24 @@ static atto_status launch_slabs(const atto__bn_plan *p, const char *kernel, cons
     return atto__launch(p->dev, &variant, args, p->strips * slabs);
 }
 
+/* Work-items that merge so many parts of a channel: a work-group where channels are few. 0 = all of it. */
+static int32_t merging_lanes(int64_t parts, int64_t channels)
+{
+    if (parts <= FEW_PARTS) return FEW_PARTS;
+    return channels < FEW_CHANNELS ? 0 : 32;
+}
+
 atto_status atto__bn_merge(const atto__bn_plan *p, const char *kernel, atto_dtype out,
-                           const atto__args *args, int64_t channels)
+                           const atto__args *args, int64_t channels, int64_t parts)
 {
     const int64_t group = atto__opencl_of(p->dev)->group_size;
     const atto__batch_norm_knobs knobs = { .kernel = kernel,
                                            .out = out,
-                                           .few = channels < ATTO_BATCH_NORM_FEW };
+                                           .lanes = merging_lanes(parts, channels) };
     atto__variant variant;
     atto__batch_norm_variant(&knobs, &variant);
-    const bool side_by_side = !knobs.few && group > ATTO_BATCH_NORM_LANES;
-    const int64_t rows = side_by_side ? group / ATTO_BATCH_NORM_LANES : 1;
-    return atto__launch(p->dev, &variant, args, atto__group_count(channels, rows));
+    const int64_t lanes = knobs.lanes > 0 && knobs.lanes < group ? knobs.lanes : group;
+    return atto__launch(p->dev, &variant, args, atto__group_count(channels, group / lanes));
 }
 
 /* ---- forward ---- */
@@ -211,8 +221,8 @@ atto_status atto__bn_finish(const atto__bn_plan *p)
     atto__arg_float(&args, a->momentum);
     atto__arg_uint(&args, a->cumulative && a->batches);
     atto__arg_float(&args, a->eps);
-    return atto__bn_merge(p, "atto_batch_norm_finish", ATTO_F32, &args,
-                          p->g.channels / p->per_stat);
+    return atto__bn_merge(p, "atto_batch_norm_finish", ATTO_F32, &args, p->g.channels / p->per_stat,
+                          p->slabs * p->per_stat);
 }
 
 atto_status atto__bn_apply(const atto__bn_plan *p)
@@ -311,7 +321,7 @@ static atto_status launch_join(const atto__bn_plan *p, const atto__bn_pairs *k)
     atto__arg_float(&args, k->values);
     atto__arg_uint(&args, a->add_dw);
     atto__arg_uint(&args, a->add_db);
-    return atto__bn_merge(p, "atto_batch_norm_join", out, &args, k->channels);
+    return atto__bn_merge(p, "atto_batch_norm_join", out, &args, k->channels, k->count);
 }
 
 /* Of two dtypes one at a time. */
@@ -379,7 +389,6 @@ atto_status atto__bn_prepare(atto_device *dev, const char *kernel, atto_dtype dt
         .dtype = dtype,
         .out = ATTO_F32,
         .vectors = true,
-        .few = true,
     };
     atto__variant variant;
     atto__batch_norm_variant(&knobs, &variant);

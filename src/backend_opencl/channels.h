@@ -60,7 +60,7 @@ atto_status atto__bn_dx(const atto__bn_plan *p, const atto_tensor *sums);
 /* Launches a kernel that merges what slabs, channels or images have of each of so many channels.
  * out: of dw, db. */
 atto_status atto__bn_merge(const atto__bn_plan *p, const char *kernel, atto_dtype out,
-                           const atto__args *args, int64_t channels);
+                           const atto__args *args, int64_t channels, int64_t parts);
 
 /* No values: no mean, and nothing to learn from. Tensors may be NULL. */
 atto_status atto__bn_no_values(atto_device *dev, const atto_tensor *mean, const atto_tensor *rstd);

@@ -169,8 +169,8 @@ static atto_status launch_groups(const atto__bn_plan *p, int64_t values, const a
     atto__arg_ulong(&args, (uint64_t)p->per_stat);
     atto__arg_ulong(&args, (uint64_t)p->params);
     atto__arg_float(&args, (float)values);
-    return atto__bn_merge(p, "atto_group_norm_groups", ATTO_F32, &args,
-                          p->g.channels / p->per_stat);
+    return atto__bn_merge(p, "atto_group_norm_groups", ATTO_F32, &args, p->g.channels / p->per_stat,
+                          p->per_stat);
 }
 
 /* Sums of slabs to p's numbers. */

@@ -61,10 +61,10 @@ typedef ATTO_PASTE(atto_, ATTO_OUT) out_t;
 typedef struct place {
     uint column, lane, lanes, columns;
     size_t slab;
-    atto_index unit; /* of a row, or channel */
-    atto_index first,
-        end; /* units of this work-item along folded, `lanes` apart; none where unit is none */
-    atto_index row; /* ATTO_LAST: where the unit is in the first row of its image */
+    atto_index unit;  /* of a row, or channel; the first where this work-item has none */
+    atto_index first; /* unit along folded; then every lanes-th, */
+    atto_index end;   /* before this one; 0 where this work-item has none */
+    atto_index row;   /* ATTO_LAST: where the unit is in the first row of its image */
     uint exists;
 } place;
 
@@ -81,8 +81,9 @@ static inline place place_of(PLACE_PARAMETERS)
     p.lane = (uint)get_local_id(0) % p.lanes;
 #endif
     p.slab = (atto_index)get_group_id(0) / strips;
-    p.unit = (atto_index)(get_group_id(0) - p.slab * strips) * columns + p.column;
-    p.exists = p.unit < kept;
+    const atto_index unit = (atto_index)(get_group_id(0) - p.slab * strips) * columns + p.column;
+    p.exists = unit < kept;
+    p.unit = p.exists ? unit : 0;
     p.first = (atto_index)p.slab * per_slab + p.lane;
     p.end = p.exists ? min((atto_index)(p.slab + 1) * per_slab, folded) : 0;
 #if ATTO_LAST
@@ -217,15 +218,16 @@ ATTO_KERNEL void atto_batch_norm_moments(__global const ATTO_T *x, const ulong x
     __local float scratch[RESULTS * ATTO_WG];
     const place p = PLACE;
     float first[ATTO_RUN], about[RESULTS], sum[RESULTS], squares[RESULTS];
+    atto_unit raw[UNITS];
     x += x_at;
-    atto_widen_unit(atto_load_unit(x, p.first < p.end ? ELEMENT(p.first) : 0), first);
+    LOAD_UNITS(x, p.first < p.end ? p.first : 0, raw);
+    atto_widen_unit(raw[0], first);
 #pragma unroll
     for (uint k = 0; k < RESULTS; k++) about[k] = sum[k] = squares[k] = 0.0f;
 #pragma unroll
     for (uint k = 0; k < ATTO_RUN; k++) about[RESULT(k)] += first[k] * ((float)RESULTS / ATTO_RUN);
     for (atto_index f = p.first; f < p.end; f += UNITS * p.lanes) {
-        atto_unit raw[UNITS];
-        LOAD_UNITS(x, f, raw);
+        if (f > p.first) LOAD_UNITS(x, f, raw);
 #pragma unroll
         for (uint j = 0; j < UNITS; j++) {
             float v[ATTO_RUN];
@@ -291,9 +293,10 @@ ATTO_KERNEL void atto_batch_norm_finish(
 }
 #endif
 
-/* What a work-item knows of its channels: n w + b = (x - mean) scale + b. */
+/* What a work-item knows of its channels: n w + b = (x - mean) scale + b,
+ * dx = scale dz - less - (x - mean) less_n. */
 typedef struct channel_numbers {
-    float mean[RESULTS], rstd[RESULTS], scale[RESULTS], b[RESULTS];
+    float mean[RESULTS], rstd[RESULTS], scale[RESULTS], b[RESULTS], less[RESULTS], less_n[RESULTS];
 } channel_numbers;
 
 #define CHANNEL_PARAMETERS                                                                       \
@@ -301,27 +304,31 @@ typedef struct channel_numbers {
         const ulong rstd_at, __global const float *w, const ulong w_at, __global const float *b, \
         const ulong b_at, const ulong per_stat, const ulong params
 
-/* Both divisions are left out where all work-items can leave them out. */
-#define STAT(channel) (per_stat == 1 ? (channel) : (channel) / (atto_index)per_stat)
-
+/* sums: [2, stats]; NULL: less and less_n are 0. */
 ATTO_UNROLLED void load_channels(channel_numbers *c, place p, atto_index channels,
-                                 CHANNEL_PARAMETERS)
+                                 __global const float *sums, ulong stats, CHANNEL_PARAMETERS)
 {
+    /* One division, which batch norm does not need, and then steps. */
+    const atto_index channel = p.unit * RESULTS, each = (atto_index)per_stat;
+    atto_index stat = per_stat == 1 ? channel : channel / each, part = channel - stat * each;
+    atto_index param = params == channels ? channel : channel % (atto_index)params;
 #pragma unroll
     for (uint k = 0; k < RESULTS; k++) {
-        const atto_index channel = p.exists ? p.unit * RESULTS + k : 0;
-        const atto_index stat = STAT(channel);
-        const atto_index param = params == channels ? channel : channel % (atto_index)params;
         c->mean[k] = mean[mean_at + stat];
         c->rstd[k] = rstd[rstd_at + stat];
         c->scale[k] = c->rstd[k] * (w ? w[w_at + param] : 1.0f);
         c->b[k] = b ? b[b_at + param] : 0.0f;
+        c->less[k] = sums ? c->rstd[k] * sums[stat] : 0.0f;
+        c->less_n[k] = sums ? c->rstd[k] * (c->rstd[k] * sums[stats + stat]) : 0.0f;
+        part = part + 1 < each ? part + 1 : 0;
+        stat += part == 0;
+        param = param + 1 < params ? param + 1 : 0;
     }
 }
 
-#define LOAD_CHANNELS(c)                                                                       \
-    load_channels(&(c), p, channels, mean, mean_at, rstd, rstd_at, w, w_at, b, b_at, per_stat, \
-                  params)
+#define LOAD_CHANNELS(c, sums, stats)                                                             \
+    load_channels(&(c), p, channels, sums, stats, mean, mean_at, rstd, rstd_at, w, w_at, b, b_at, \
+                  per_stat, params)
 
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_batch_norm_apply)
 ATTO_KERNEL void atto_batch_norm_apply(__global const ATTO_T *x, const ulong x_at,
@@ -333,7 +340,7 @@ ATTO_KERNEL void atto_batch_norm_apply(__global const ATTO_T *x, const ulong x_a
     const place p = PLACE;
     channel_numbers c;
     if (batches && get_global_id(0) == 0) batches[batches_at] += 1;
-    LOAD_CHANNELS(c);
+    LOAD_CHANNELS(c, (__global const float *)0, 0);
     x += x_at;
     y += y_at;
     if (residual) residual += residual_at;
@@ -393,7 +400,7 @@ ATTO_KERNEL void atto_batch_norm_sums(GRADIENT_PARAMETERS, __global float *parti
     const place p = PLACE;
     channel_numbers c;
     float sum[RESULTS], sum_n[RESULTS];
-    LOAD_CHANNELS(c);
+    LOAD_CHANNELS(c, (__global const float *)0, 0);
     x += x_at;
     dy += dy_at;
     if (residual) residual += residual_at;
@@ -476,14 +483,7 @@ ATTO_KERNEL void atto_batch_norm_dx(GRADIENT_PARAMETERS, __global const float *s
 {
     const place p = PLACE;
     channel_numbers c;
-    float less[RESULTS], less_n[RESULTS]; /* dx = scale dz - less - (x - mean) less_n */
-    LOAD_CHANNELS(c);
-#pragma unroll
-    for (uint k = 0; k < RESULTS; k++) {
-        const atto_index stat = p.exists ? STAT(p.unit * RESULTS + k) : 0;
-        less[k] = sums ? c.rstd[k] * sums[stat] : 0.0f;
-        less_n[k] = sums ? c.rstd[k] * (c.rstd[k] * sums[stats + stat]) : 0.0f;
-    }
+    LOAD_CHANNELS(c, sums, stats);
     x += x_at;
     dy += dy_at;
     if (residual) residual += residual_at;
@@ -503,7 +503,7 @@ ATTO_KERNEL void atto_batch_norm_dx(GRADIENT_PARAMETERS, __global const float *s
 #pragma unroll
             for (uint k = 0; k < ATTO_RUN; k++) {
                 const uint i = RESULT(k);
-                d[k] = (c.scale[i] * dz[k] - less[i]) - d[k] * less_n[i];
+                d[k] = (c.scale[i] * dz[k] - c.less[i]) - d[k] * c.less_n[i];
             }
             if (dx) write_gradient(dx, at, d, add_dx);
             if (dresidual) write_gradient(dresidual, at, dz, add_dresidual);
