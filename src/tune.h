@@ -28,6 +28,8 @@
     X(POOL_BACKWARD, pool_backward, "items,group")                  \
     X(GLU_FORWARD, glu_forward, "items,group")                      \
     X(GLU_BACKWARD, glu_backward, "items,group")                    \
+    X(LOSS, loss, "items")                                          \
+    X(CHANNELS, channels, "groups")                                 \
     X(GEMM, gemm, "engine,tile,slices")
 
 typedef enum atto__choice_name {

@@ -509,11 +509,19 @@ void atto__fold_join_variant(atto_dtype out_dtype, bool wide, atto__variant *out
 static const int32_t column_depths[] = { 1, 8, 16, 32 };
 #define COLUMN_DEPTHS (sizeof column_depths / sizeof column_depths[0])
 
+/* Vectors are held as they are stored, and NVIDIA's GPUs have room for more of them in 16 bits than
+ * the registers alone say. Backward holds y and dy. */
+int32_t atto__column_elements(bool backward, atto_dtype dtype, bool vectors, bool nvidia)
+{
+    const int32_t one = backward ? ROW_CHUNK : 2 * ROW_CHUNK;
+    return dtype == ATTO_F32 || !vectors ? one : nvidia ? 4 * one : 2 * one;
+}
+
 atto__column_knobs atto__column_knobs_for(int64_t size, atto_dtype dtype, bool vectors,
-                                          int32_t group, int32_t floats)
+                                          int32_t group, int32_t elements)
 {
     const int32_t side_by_side = vectors ? atto__vector_elements(dtype) : 1;
-    const int32_t most = floats / side_by_side;
+    const int32_t most = elements / side_by_side;
     int32_t deep = 1;
     for (size_t i = 0; i < COLUMN_DEPTHS; i++) {
         deep = column_depths[i] < group ? column_depths[i] : group;
@@ -558,6 +566,7 @@ void atto__glu_variant(const atto__glu_knobs *k, atto__variant *out)
 int32_t atto__loss_items(const atto__loss_knobs *k)
 {
     const bool sums = k->kernel && strcmp(k->kernel, "atto_loss_sum") == 0;
+    if (k->items > 0) return k->items;
     if (k->dtype != ATTO_F32) return 1; /* a run has twice the elements */
     return sums && !k->weights ? 4 : 2;
 }
@@ -1066,21 +1075,25 @@ static bool make_softmax_rows(const int32_t *v, atto__variant *out)
     return true;
 }
 
-/* Axes: kernel, kind, dtype, depth, vectors, held, index. */
+/* Axes: kernel, kind, dtype, depth, vectors, held, index, NVIDIA. */
 static bool make_softmax_columns(const int32_t *v, atto__variant *out)
 {
     const atto_dtype dtype = float_dtypes[v[2]];
-    const int32_t chunk = v[0] == 0 && v[5] == 1 ? 2 * ROW_CHUNK : ROW_CHUNK;
-    const int32_t side_by_side = v[4] == 1 ? atto__vector_elements(dtype) : 1;
+    const bool vectors = v[4] == 1, held = v[5] == 1;
+    const int32_t room = atto__column_elements(v[0] == 1, dtype, vectors, v[7] == 1);
+    const int32_t chunk = held ? room : ROW_CHUNK;
+    const int32_t side_by_side = vectors ? atto__vector_elements(dtype) : 1;
     const atto__softmax_knobs knobs = {
         .kernel = v[0] == 0 ? "atto_softmax_forward_columns" : "atto_softmax_backward_columns",
         .kind = (atto_softmax_kind)v[1],
         .dtype = dtype,
         .has_columns = true,
-        .column = { column_depths[v[3]], chunk / side_by_side, v[4] == 1, v[5] == 1 },
+        .column = { column_depths[v[3]], chunk / side_by_side, vectors, held },
         .wide = v[6] == 1,
     };
-    if (v[5] == 0 && v[3] != COLUMN_DEPTHS - 1) return false;
+    if (!held && v[3] != COLUMN_DEPTHS - 1) return false;
+    if (v[7] == 1 && !(held && vectors && dtype != ATTO_F32))
+        return false; /* the same as without */
     if (out) atto__softmax_variant(&knobs, out);
     return true;
 }
@@ -1252,7 +1265,7 @@ static const plan plans[] = {
     { "optim", 4, { 3, 2, 2, 3 }, make_optim_step },
     { "probe", 1, { 1 }, make_probe },
     { "softmax", 5, { 2, ATTO_SOFTMAX_COUNT, 3, ROW_SAMPLES, 2 }, make_softmax_rows },
-    { "softmax", 7, { 2, ATTO_SOFTMAX_COUNT, 3, COLUMN_DEPTHS, 2, 2, 2 }, make_softmax_columns },
+    { "softmax", 8, { 2, ATTO_SOFTMAX_COUNT, 3, COLUMN_DEPTHS, 2, 2, 2, 2 }, make_softmax_columns },
     { "glu", 5, { 2, 2, 3, 2, ATTO_ACT_COUNT }, make_glu },
     { "loss", 7, { 3, ATTO_FORM_COUNT, 3, 2, ATTO_LOSS_COUNT, 8, 4 }, make_loss },
     { "loss", 1, { 1 }, make_loss_finish },

@@ -226,9 +226,12 @@ typedef struct atto__column_knobs {
     bool held;     /* and these are all it has */
 } atto__column_knobs;
 
-/* For columns of that many elements; group and floats as of rows. */
+/* Elements that a work-item of columns holds. */
+int32_t atto__column_elements(bool backward, atto_dtype dtype, bool vectors, bool nvidia);
+
+/* For columns of that many elements, of which a work-item holds so many; group as of rows. */
 atto__column_knobs atto__column_knobs_for(int64_t size, atto_dtype dtype, bool vectors,
-                                          int32_t group, int32_t floats);
+                                          int32_t group, int32_t elements);
 
 typedef struct atto__softmax_knobs {
     const char *kernel; /* "atto_softmax_forward"; that of columns adds "_columns" */
@@ -266,6 +269,7 @@ typedef struct atto__loss_knobs {
     int32_t gradients;  /* backward: bit 0: dx, bit 1: dtarget */
     atto__form form;    /* dense, vectors or elements */
     bool wide;
+    int32_t items; /* runs that a work-item has at a time; 0 = as atto__loss_items says */
 } atto__loss_knobs;
 
 void atto__loss_variant(const atto__loss_knobs *knobs, atto__variant *out);

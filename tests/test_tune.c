@@ -666,6 +666,61 @@ static void tune_finds_all_ways_of_pooling_and_glu_alike(void **state)
     atto_device_close(dev);
 }
 
+/* A mean and its gradient over 5 x 2 x 48, batch norm over two images of 8 channels. */
+static void run_loss_and_norm(atto_device *dev)
+{
+    atto_tensor x, dx, target, loss, w, mean, rstd;
+    make(dev, atto_shape2(10, 48), 1, &x);
+    make(dev, atto_shape2(10, 48), 7, &dx);
+    make(dev, atto_shape2(10, 48), 2, &target);
+    make(dev, atto_shape0(), 3, &loss);
+    make(dev, atto_shape1(8), 4, &w);
+    make(dev, atto_shape1(8), 5, &mean);
+    make(dev, atto_shape1(8), 6, &rstd);
+    struct atto_loss_args a = { .x = &x, .target = &target, .loss = &loss };
+    a.reduction = ATTO_REDUCTION_MEAN;
+    MUST(atto_loss_forward(dev, &a));
+    a = (struct atto_loss_args){ .x = &x, .target = &target, .dloss = &loss, .dx = &dx };
+    a.reduction = ATTO_REDUCTION_MEAN;
+    MUST(atto_loss_backward(dev, &a));
+    atto_tensor images = x, y = dx;
+    images.rank = y.rank = 3;
+    images.shape[0] = y.shape[0] = 2, images.shape[1] = y.shape[1] = 8;
+    images.shape[2] = y.shape[2] = 30;
+    images.stride[0] = y.stride[0] = 240, images.stride[1] = y.stride[1] = 30;
+    images.stride[2] = y.stride[2] = 1;
+    const struct atto_batch_norm_args norm = {
+        .x = &images, .y = &y, .w = &w, .mean = &mean, .rstd = &rstd, .training = true, .eps = 1e-5f
+    };
+    MUST(atto_batch_norm_forward(dev, &norm));
+    atto_tensor *const all[] = { &x, &dx, &target, &loss, &w, &mean, &rstd };
+    for (int i = 0; i < COUNT_OF(all); i++) atto_tensor_free(all[i]);
+}
+
+static void tune_finds_ways_of_losses_and_channels(void **state)
+{
+    (void)state;
+    static const char *const lines[] = { "loss f32 120 2 0 0: ", "loss f32 120 4 0 0: ",
+                                         "channels f32 480 8 60 1: " };
+    static const char *const ways[] = { "(3 ways)", "(3 ways)", "(5 ways)" };
+    const atto_device_options options = { .ignore_environment = true,
+                                          .no_cache = true,
+                                          .log = listen };
+    if (!has_choices()) return;
+    atto_device *dev;
+    said[0] = '\0';
+    MUST(atto_device_open(test_device_name(), &options, &dev));
+    MUST(atto_device_tune(dev, true));
+    run_loss_and_norm(dev);
+    for (int i = 0; i < COUNT_OF(lines); i++) {
+        const char *line = strstr(said, lines[i]);
+        assert_non_null(line);
+        assert_non_null(strstr(line, ways[i]));
+    }
+    assert_null(strstr(said, " wrong, ")); /* nor failed */
+    atto_device_close(dev);
+}
+
 /* ---- CLBlast ---- */
 
 /* The layer's products shall go to CLBlast. */
@@ -793,6 +848,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(tune_refuses_null),
     cmocka_unit_test(max_pool_shares_rows_bit_for_bit),
     cmocka_unit_test(tune_finds_all_ways_of_pooling_and_glu_alike),
+    cmocka_unit_test(tune_finds_ways_of_losses_and_channels),
 #ifdef FAKE_CLBLAST_PATH
     cmocka_unit_test(clblast_multiplies_where_it_was_faster),
     cmocka_unit_test(clblast_that_computes_wrong_is_noticed),

@@ -178,8 +178,9 @@ atto_status ATTO_LEVEL_NAME(nll_loss_forward)(atto_device *dev, const struct att
 /* Neighbours of one outer index. */
 typedef struct run {
     int64_t first, n; /* positions */
-    int64_t at, apart,
-        ahead; /* in dx: class 0 of the first, of the next one; what will soon be cleared */
+    int64_t at;       /* in dx: class 0 of the first one, */
+    int64_t apart;    /* how far the next one is from it, */
+    int64_t ahead;    /* and what will soon be cleared */
 } run;
 
 static void set_label(const job *j, int64_t position, int64_t at)

@@ -60,6 +60,25 @@ static int64_t cut(const atto__bn_plan *p, int64_t step, int64_t slabs, int64_t 
     return atto__group_count(p->folded, *per_slab);
 }
 
+/* Work-groups of the kernels that fold numbers. Sizes are elements, units of channels, units that
+ * are folded, and 1 << (channels are neighbours + 2 in backward). */
+static int64_t folding_groups(const atto__bn_plan *p)
+{
+    static const int32_t others[] = { 512, 1024, 2048, 4096, 8192 };
+    const int32_t preset = p->last ? FOLDING_LAST : FOLDING;
+    const atto__choice choice = { ATTO_CHOICE_CHANNELS,
+                                  p->a->x->dtype,
+                                  { atto_tensor_numel(p->a->x), p->kept, p->folded,
+                                    (int64_t)1 << (p->last + 2 * p->backward) } };
+    atto__ways ways;
+    if (!atto__choice_asks(p->dev, &choice)) return preset;
+    ways.count = 0;
+    atto__ways_add(&ways, &(atto__way){ { preset }, preset });
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+        atto__ways_add(&ways, &(atto__way){ { others[i] }, others[i] });
+    return atto__choose(p->dev, &choice, &ways).number[0];
+}
+
 /* Slabs depend on the shape, and on the work-group's size. */
 static void choose_slabs(atto__bn_plan *p)
 {
@@ -73,7 +92,7 @@ static void choose_slabs(atto__bn_plan *p)
     p->strips = atto__group_count(p->kept, p->columns);
     const int64_t step = lanes * UNITS;
     const int64_t least = atto__group_count(p->folded, lanes * LANE_UNITS);
-    const int64_t folding = atto__group_count(p->last ? FOLDING_LAST : FOLDING, p->strips);
+    const int64_t folding = atto__group_count(folding_groups(p), p->strips);
     p->slabs = cut(p, step, folding > least ? folding : least, &p->per_slab);
     p->written = cut(p, step, atto__group_count(WRITING, p->strips), &p->per_written);
     p->wide = p->dev->options.set.index_bits == 64 || p->folded >= INT32_MAX / 2 ||
@@ -169,7 +188,8 @@ static atto_status launch_slabs(const atto__bn_plan *p, const char *kernel, cons
     return atto__launch(p->dev, &variant, args, p->strips * slabs);
 }
 
-/* Work-items that merge so many parts of a channel: a work-group where channels are few. 0 = all of it. */
+/* Work-items that merge so many parts of a channel: a work-group where channels are few. 0 = all of
+ * it. */
 static int32_t merging_lanes(int64_t parts, int64_t channels)
 {
     if (parts <= FEW_PARTS) return FEW_PARTS;

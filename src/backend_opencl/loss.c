@@ -88,6 +88,26 @@ static int64_t runs_of(const atto__walk *walk)
     return walk->form == ATTO_FORM_DENSE ? walk->layout->numel / walk->run : walk->runs;
 }
 
+/* Runs of a work-item; sums of other numbers of them have other bits. Sizes are runs, and
+ * 1 << (the kernel + 3 * which weights there are). */
+static void choose_items(call *k, const atto__walk *walk)
+{
+    static const int32_t numbers[] = { 1, 2, 4 };
+    const bool sums = strcmp(k->knobs.kernel, "atto_loss_sum") == 0;
+    const bool backward = strcmp(k->knobs.kernel, "atto_loss_backward") == 0;
+    const int32_t kind = sums ? 1 : backward ? 2 : 0, preset = atto__loss_items(&k->knobs);
+    const atto__choice choice = { ATTO_CHOICE_LOSS,
+                                  k->knobs.dtype,
+                                  { runs_of(walk), (int64_t)1 << (kind + 3 * k->knobs.weights) } };
+    atto__ways ways;
+    if (!atto__choice_asks(k->dev, &choice)) return;
+    ways.count = 0;
+    atto__ways_add(&ways, &(atto__way){ { preset }, sums ? preset : 0 });
+    for (int32_t i = 0; i < 3; i++)
+        atto__ways_add(&ways, &(atto__way){ { numbers[i] }, sums ? numbers[i] : 0 });
+    k->knobs.items = atto__choose(k->dev, &choice, &ways).number[0];
+}
+
 /* Work-groups that have ATTO_ITEMS runs a work-item. */
 static int64_t groups_of(const call *k, const atto__walk *walk)
 {
@@ -122,6 +142,7 @@ static atto_status launch_each(atto_device *dev, const struct atto_loss_args *a,
     call k = call_of(dev, a, layout, "atto_loss_each");
     add_tensor(&k, a->loss);
     const atto__walk walk = walk_of(&k);
+    choose_items(&k, &walk);
     atto__args args;
     args.count = 0;
     arg_tensors(&args, &k, 0, k.count);
@@ -164,6 +185,7 @@ static atto_status sum_losses(atto_device *dev, const struct atto_loss_args *a,
 {
     call k = call_of(dev, a, layout, "atto_loss_sum");
     const atto__walk walk = walk_of(&k);
+    choose_items(&k, &walk);
     const int64_t units = groups_of(&k, &walk);
     const int64_t steps = atto__group_count(units, PARTIALS);
     const int64_t groups = atto__group_count(units, steps);
@@ -203,6 +225,7 @@ static atto_status launch_backward(atto_device *dev, const struct atto_loss_args
     add_tensor(&k, to->dx);
     add_tensor(&k, to->dtarget);
     const atto__walk walk = walk_of(&k);
+    choose_items(&k, &walk);
     atto__args args;
     args.count = 0;
     arg_tensors(&args, &k, 0, inputs);

@@ -77,24 +77,17 @@ static bool takes_vectors(const call *k)
     return all;
 }
 
-/* Elements that a work-item holds. Vectors are held as they are stored, and NVIDIA's GPUs have room
- * for more of them in 16 bits than the registers alone say. */
-static int32_t column_elements(const call *k, bool vectors)
-{
-    const bool halves = vectors && k->a->y->dtype != ATTO_F32;
-    const bool nvidia = atto__opencl_of(k->dev)->nvidia > 0;
-    return floats_of(k, ATTO_ROW_FLOATS * (!halves ? 1 : nvidia ? 4 : 2));
-}
-
 static atto_status launch_columns(const call *k)
 {
     const bool vectors = takes_vectors(k);
-    const int32_t group = (int32_t)atto__opencl_of(k->dev)->group_size;
+    const atto__opencl *cl = atto__opencl_of(k->dev);
+    const int32_t group = (int32_t)cl->group_size;
+    const int32_t elements =
+        atto__column_elements(k->backward, k->a->y->dtype, vectors, cl->nvidia > 0);
     atto__softmax_knobs knobs =
         knobs_of(k, k->backward ? "atto_softmax_backward_columns" : "atto_softmax_forward_columns");
     knobs.has_columns = true;
-    knobs.column = atto__column_knobs_for(k->axis.size, knobs.dtype, vectors, group,
-                                          column_elements(k, vectors));
+    knobs.column = atto__column_knobs_for(k->axis.size, knobs.dtype, vectors, group, elements);
     atto__variant variant;
     atto__softmax_variant(&knobs, &variant);
 

@@ -356,4 +356,15 @@ ATTO_UNROLLED void atto_store_run(__global ATTO_T *p, atto_index at, atto_index 
 #endif
 }
 
+/* A unit of a gradient, v, or what stands there and v. */
+ATTO_UNROLLED void atto_store_gradient(__global ATTO_T *out, atto_index at, float *v, uint add)
+{
+    float old[ATTO_RUN];
+    if (add) {
+        atto_widen_unit(atto_load_unit(out, at), old);
+        atto_add_run(v, old);
+    }
+    atto_store_run(out, at, 1, ATTO_RUN, v);
+}
+
 #endif

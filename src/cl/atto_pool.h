@@ -163,25 +163,6 @@ ATTO_UNROLLED void fold_run(float *best, place *at, const float *v, place positi
 
 /* ---- memory ---- */
 
-/* ATTO_RUN neighbours. */
-ATTO_UNROLLED void load_run(__global const ATTO_T *p, atto_index at, float *v)
-{
-#if ATTO_VECTORS
-    atto_unpack(atto_fetch(p, at / ATTO_VEC), v);
-#else
-    v[0] = atto_load(p, at);
-#endif
-}
-
-ATTO_UNROLLED void store_run(__global ATTO_T *p, atto_index at, const float *v)
-{
-#if ATTO_VECTORS
-    atto_put(p, at / ATTO_VEC, atto_pack(v));
-#else
-    atto_store(p, at, v[0]);
-#endif
-}
-
 /* 16 bytes of elements one by one. */
 static inline uint4 raw_of(const ATTO_T *e)
 {

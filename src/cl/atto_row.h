@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* Rows: how the work-items of a row read and write its elements, 16 bytes at a time.
  *
- * A tensor is [outer, cols, step] without gaps; element c of row r stands at (r / step * cols + c)
- * * step + r % step. ATTO_LANES work-items have a row: lane l takes vectors l, l + ATTO_LANES, ...
- * of its elements, a chunk of ATTO_ITEMS of them at a time. Where step is not 1, elements of a
- * vector are fetched one by one.
+ * A tensor is [outer, cols, step] without gaps; element c of row r stands at
+ * (r / step * cols + c) * step + r % step. ATTO_LANES work-items have a row: lane l takes vectors
+ * l, l + ATTO_LANES, ... of its elements, a chunk of ATTO_ITEMS of them at a time. Where step is
+ * not 1, elements of a vector are fetched one by one.
  *
  *   -D          default  meaning
  *   ATTO_HELD   0        1: a row's slots are at most ATTO_LEAP, so that each lane has one chunk,

@@ -177,6 +177,14 @@ static inline void put_partial(__global float *partial, place p, atto_index chan
 
 /* ---- forward ---- */
 
+/* Squares about the mean from those about another number, and from the sum about it; share: 1 /
+ * count. NaN stays NaN, and what has overflowed infinite. */
+static inline float about_mean(float squares, float sum, float share)
+{
+    const float rest = squares - sum * (sum * share);
+    return squares == INFINITY ? squares : rest < 0.0f ? 0.0f : rest;
+}
+
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_batch_norm_moments)
 /* Values of a channel in so many units. */
 #define VALUES(units) ((float)(units) * (ATTO_LAST ? 1.0f : (float)ATTO_RUN))
@@ -198,7 +206,7 @@ ATTO_UNROLLED void put_moments(__global float *partial, place p, atto_index chan
         all[k] /= values;
         const float apart = n > 0.0f ? (about[k] - all[k]) + sum[k] * share : 0.0f;
         rest[k] = n * apart;
-        rest_squares[k] = fmax(squares[k] - sum[k] * (sum[k] * share), 0.0f) + n * (apart * apart);
+        rest_squares[k] = about_mean(squares[k], sum[k], share) + n * (apart * apart);
     }
     fold_lanes(rest, p, scratch, FIRST_LANES);
     fold_lanes(rest_squares, p, scratch, FIRST_LANES);
@@ -276,7 +284,7 @@ ATTO_KERNEL void atto_batch_norm_finish(
     const float share = n > 0.0f ? 1.0f / n : 0.0f;
     const float all = atto_row_sum(n * about + sum, (__local float *)scratch) / values;
     const float apart = n > 0.0f ? (about - all) + sum * share : 0.0f;
-    const float lane_squares = fmax(squares - sum * (sum * share), 0.0f) + n * (apart * apart);
+    const float lane_squares = about_mean(squares, sum, share) + n * (apart * apart);
     const float2 row = atto_row_sum2((float2)(n * apart, lane_squares), scratch);
     if (!inside || ATTO_LANE() != 0) return;
     if (running_mean) running_mean += running_mean_at + stat;
@@ -465,16 +473,6 @@ ATTO_KERNEL void atto_batch_norm_join(__global const float *partial, __global fl
 #endif
 
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_batch_norm_dx)
-ATTO_UNROLLED void write_gradient(__global ATTO_T *out, atto_index at, float *v, uint add)
-{
-    float old[ATTO_RUN];
-    if (add) {
-        atto_widen_unit(atto_load_unit(out, at), old);
-        atto_add_run(v, old);
-    }
-    atto_store_run(out, at, 1, ATTO_RUN, v);
-}
-
 /* sums: [2, stats]; NULL: they do not count. */
 ATTO_KERNEL void atto_batch_norm_dx(GRADIENT_PARAMETERS, __global const float *sums,
                                     const ulong stats, __global ATTO_T *dx, const ulong dx_at,
@@ -505,8 +503,8 @@ ATTO_KERNEL void atto_batch_norm_dx(GRADIENT_PARAMETERS, __global const float *s
                 const uint i = RESULT(k);
                 d[k] = (c.scale[i] * dz[k] - c.less[i]) - d[k] * c.less_n[i];
             }
-            if (dx) write_gradient(dx, at, d, add_dx);
-            if (dresidual) write_gradient(dresidual, at, dz, add_dresidual);
+            if (dx) atto_store_gradient(dx, at, d, add_dx);
+            if (dresidual) atto_store_gradient(dresidual, at, dz, add_dresidual);
         }
     }
 }

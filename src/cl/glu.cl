@@ -20,35 +20,6 @@
 #endif
 #define ATTO_ACT_GRAD ATTO_PASTE(ATTO_ACT, _grad)
 
-#if ATTO_VECTORS
-typedef uint4 run_t;
-#else
-typedef ATTO_T run_t;
-#endif
-
-static inline run_t fetch_run(__global const ATTO_T *p, atto_index at)
-{
-    return ((__global const run_t *)p)[at / ATTO_RUN];
-}
-
-ATTO_UNROLLED void unpack_run(run_t raw, float *v)
-{
-#if ATTO_VECTORS
-    atto_unpack(raw, v);
-#else
-    v[0] = atto_widen(raw);
-#endif
-}
-
-ATTO_UNROLLED void put_run(__global ATTO_T *p, atto_index at, const float *v)
-{
-#if ATTO_VECTORS
-    atto_put(p, at / ATTO_RUN, atto_pack(v));
-#else
-    atto_store(p, at, v[0]);
-#endif
-}
-
 /* Where run t lies in y and in x: its a, whose b is `width` behind it. */
 typedef struct place {
     atto_index y, x;
@@ -77,39 +48,29 @@ ATTO_KERNEL void atto_glu_forward(__global const ATTO_T *x, const ulong x_at, __
     const atto_index first = first_run();
     x += x_at;
     y += y_at;
-    run_t raw_a[ATTO_ITEMS], raw_b[ATTO_ITEMS];
+    atto_unit raw_a[ATTO_ITEMS], raw_b[ATTO_ITEMS];
     place at[ATTO_ITEMS];
 #pragma unroll
     for (uint j = 0; j < ATTO_ITEMS; j++) {
         if (first + j * ATTO_WG >= runs) continue;
         at[j] = place_of(first + j * ATTO_WG, per_row, magic, shift);
-        raw_a[j] = fetch_run(x, at[j].x);
-        raw_b[j] = fetch_run(x, at[j].x + width);
+        raw_a[j] = atto_load_unit(x, at[j].x);
+        raw_b[j] = atto_load_unit(x, at[j].x + width);
     }
 #pragma unroll
     for (uint j = 0; j < ATTO_ITEMS; j++) {
         if (first + j * ATTO_WG >= runs) continue;
         float a[ATTO_RUN], b[ATTO_RUN];
-        unpack_run(raw_a[j], a);
-        unpack_run(raw_b[j], b);
+        atto_widen_unit(raw_a[j], a);
+        atto_widen_unit(raw_b[j], b);
 #pragma unroll
         for (uint k = 0; k < ATTO_RUN; k++) a[k] *= ATTO_ACT(b[k], act_a, act_b);
-        put_run(y, at[j].y, a);
+        atto_store_run(y, at[j].y, 1, ATTO_RUN, a);
     }
 }
 #endif
 
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_glu_backward)
-ATTO_UNROLLED void store_gradient(__global ATTO_T *dx, atto_index at, uint add, float *d)
-{
-    if (add) {
-        float old[ATTO_RUN];
-        unpack_run(fetch_run(dx, at), old);
-        atto_add_run(d, old);
-    }
-    put_run(dx, at, d);
-}
-
 ATTO_KERNEL void atto_glu_backward(__global const ATTO_T *x, const ulong x_at,
                                    __global const ATTO_T *dy, const ulong dy_at,
                                    __global ATTO_T *dx, const ulong dx_at, RUN_PARAMETERS,
@@ -119,31 +80,31 @@ ATTO_KERNEL void atto_glu_backward(__global const ATTO_T *x, const ulong x_at,
     x += x_at;
     dy += dy_at;
     dx += dx_at;
-    run_t raw_a[ATTO_ITEMS], raw_b[ATTO_ITEMS], raw_dy[ATTO_ITEMS];
+    atto_unit raw_a[ATTO_ITEMS], raw_b[ATTO_ITEMS], raw_dy[ATTO_ITEMS];
     place at[ATTO_ITEMS];
 #pragma unroll
     for (uint j = 0; j < ATTO_ITEMS; j++) {
         if (first + j * ATTO_WG >= runs) continue;
         at[j] = place_of(first + j * ATTO_WG, per_row, magic, shift);
-        raw_a[j] = fetch_run(x, at[j].x);
-        raw_b[j] = fetch_run(x, at[j].x + width);
-        raw_dy[j] = fetch_run(dy, at[j].y);
+        raw_a[j] = atto_load_unit(x, at[j].x);
+        raw_b[j] = atto_load_unit(x, at[j].x + width);
+        raw_dy[j] = atto_load_unit(dy, at[j].y);
     }
 #pragma unroll
     for (uint j = 0; j < ATTO_ITEMS; j++) {
         if (first + j * ATTO_WG >= runs) continue;
         float a[ATTO_RUN], b[ATTO_RUN], d[ATTO_RUN];
-        unpack_run(raw_a[j], a);
-        unpack_run(raw_b[j], b);
-        unpack_run(raw_dy[j], d);
+        atto_widen_unit(raw_a[j], a);
+        atto_widen_unit(raw_b[j], b);
+        atto_widen_unit(raw_dy[j], d);
 #pragma unroll
         for (uint k = 0; k < ATTO_RUN; k++) {
             const float gate = ATTO_ACT(b[k], act_a, act_b);
             b[k] = ATTO_ACT_GRAD(b[k], act_a, act_b) * (a[k] * d[k]);
             a[k] = gate * d[k];
         }
-        store_gradient(dx, at[j].x, add, a);
-        store_gradient(dx, at[j].x + width, add, b);
+        atto_store_gradient(dx, at[j].x, a, add);
+        atto_store_gradient(dx, at[j].x + width, b, add);
     }
 }
 #endif

@@ -4,8 +4,8 @@
  *   each       loss = w f(x, t, a)                                   of every element
  *   sum        partial = sum of w f(x, t, a) over a work-group's runs, divided by divisor
  *   finish     loss = sum of the partials / divisor                  one work-group
- *   backward   dx = g w f_x(x, t, a)  (+ dx),   dt = g w f_t(x, t, a)  (+ dt),   g = dloss /
- *                                               divisor
+ *   backward   dx = g w f_x(x, t, a)  (+ dx),   dt = g w f_t(x, t, a)  (+ dt)
+ *              g = dloss / divisor
  *
  * w is the weight of an element, or 1; a the weight of the positive class, or one number. A run is
  * ATTO_RUN neighbouring elements: one 16-byte vector of x. A work-item has ATTO_ITEMS runs at a

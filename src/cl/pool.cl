@@ -125,7 +125,7 @@ ATTO_UNROLLED void store_outputs(forward f, place oh, place ow, float *best, con
 #pragma unroll
         for (uint k = 0; k < ATTO_RUN; k++) best[k] /= divisor;
     }
-    store_run(f.y, PIXEL(oh, ow, f.y_stride), best);
+    atto_store_run(f.y, PIXEL(oh, ow, f.y_stride), 1, ATTO_RUN, best);
     if (ATTO_INDEX_OUT) store_run_positions(f.indices, PIXEL(oh, ow, f.indices_stride), best_at);
 }
 
@@ -145,7 +145,7 @@ ATTO_KERNEL void atto_pool_forward(FORWARD_PARAMETERS)
     for (place r = high.begin; r < high.end; r += f.rows.dilation)
         for (place q = wide.begin; q < wide.end; q += f.columns.dilation) {
             float v[ATTO_RUN];
-            load_run(f.x, PIXEL(r, q, f.x_stride), v);
+            atto_widen_unit(atto_load_unit(f.x, PIXEL(r, q, f.x_stride)), v);
             fold_run(best, best_at, v, r * f.columns.in + q);
         }
     store_outputs(f, oh, ow, best, best_at);
@@ -423,17 +423,6 @@ static inline float share_of(backward b, place oh, place ow)
            divisor_of(window_of(b.rows, oh), window_of(b.columns, ow), b.override, b.exclude);
 }
 
-/* A run of dx, or of dx + g. */
-ATTO_UNROLLED void store_gradient(__global ATTO_T *dx, atto_index to, uint add, float *g)
-{
-    if (add) {
-        float old[ATTO_RUN];
-        load_run(dx, to, old);
-        atto_add_run(g, old);
-    }
-    store_run(dx, to, g);
-}
-
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_pool_backward)
 /* Adds what elements (r, q), (r, q + 1), ... get from outputs of row oh. */
 ATTO_UNROLLED void add_windows(backward b, place r, place q, place oh, float *sum)
@@ -484,7 +473,7 @@ ATTO_KERNEL void atto_pool_backward(BACKWARD_PARAMETERS)
         else
             add_windows(b, r, q, oh, sum);
     }
-    store_gradient(b.dx, PIXEL(r, q, b.dx_stride), b.add, sum);
+    atto_store_gradient(b.dx, PIXEL(r, q, b.dx_stride), sum, b.add);
 }
 #endif
 
@@ -496,7 +485,7 @@ ATTO_UNROLLED void add_output(backward b, place r, place q, place oh, place ow, 
     const position_t here = (position_t)(r * b.columns.in + q);
     position_t index[ATTO_RUN];
     float v[ATTO_RUN];
-    load_run(b.dy, PIXEL(oh, ow, b.dy_stride), v);
+    atto_widen_unit(atto_load_unit(b.dy, PIXEL(oh, ow, b.dy_stride)), v);
     if (ATTO_MAX) load_run_positions(b.indices, PIXEL(oh, ow, b.indices_stride), index);
 #pragma unroll
     for (uint k = 0; k < ATTO_RUN; k++) {
@@ -522,7 +511,7 @@ ATTO_KERNEL void atto_pool_backward_channels(BACKWARD_PARAMETERS)
         for (place oh = first_of(b.rows, r); oh <= oh_last; oh++)
             for (place ow = first_of(b.columns, q); ow <= ow_last; ow++)
                 add_output(b, r, q, oh, ow, sum);
-        store_gradient(b.dx, PIXEL(r, q, b.dx_stride), b.add, sum);
+        atto_store_gradient(b.dx, PIXEL(r, q, b.dx_stride), sum, b.add);
     }
 }
 #endif
@@ -578,7 +567,7 @@ ATTO_KERNEL void atto_pool_backward_unrolled(BACKWARD_PARAMETERS)
         float sum[ATTO_VEC] = { 0.0f };
         if (r >= b.rows.in || q >= b.columns.in) continue;
         add_owners(raw, index, share, down, right, (position_t)(r * b.columns.in + q), sum);
-        store_gradient(b.dx, PIXEL(r, q, b.dx_stride), b.add, sum);
+        atto_store_gradient(b.dx, PIXEL(r, q, b.dx_stride), sum, b.add);
     }
 }
 #endif
@@ -593,7 +582,7 @@ ATTO_UNROLLED void whole_run(__global const ATTO_T *dy, __global const position_
 #if ATTO_CHANNELS
     const place pixel = by_stride(channel, (place)to);
     const atto_index first = to - (atto_index)(pixel * channel.stride);
-    load_run(dy, first, g);
+    atto_widen_unit(atto_load_unit(dy, first), g);
     if (ATTO_MAX) load_run_positions(indices, first, index);
 #endif
 #pragma unroll
@@ -628,7 +617,7 @@ ATTO_KERNEL void atto_pool_backward_whole(BACKWARD_PARAMETERS)
         float g[ATTO_RUN];
         if (to >= row) continue;
         whole_run(dy, indices, channel, to, override, g);
-        store_gradient(dx, to, add, g);
+        atto_store_gradient(dx, to, g, add);
     }
 }
 #endif

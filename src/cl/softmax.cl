@@ -235,6 +235,9 @@ ATTO_UNROLLED void load_columns(__global const ATTO_T *p, atto_index c, atto_ind
     EACH_UNIT if (HAS_UNIT(j)) raw[j] = atto_load_unit(p, COLUMN(j));
 }
 
+#if ATTO_DEEP > 1 && ATTO_WG / ATTO_DEEP > 32
+#error "columns are folded by 32 at most"
+#endif
 #if ATTO_DEEP > 1
 #define COLUMN_SCRATCH (ATTO_WG * ATTO_RUN)
 #else
