@@ -90,11 +90,15 @@ def gradients(y, dy, leaves):
 LIKELY = 8
 
 
+def likely(row):
+    """Roundings in a row, of one size, as one: at most all of one sign."""
+    return min(row, LIKELY * row ** 0.5)
+
+
 def depth(n):
     """Roundings of a sum of n terms, of the sum of the terms' sizes: 32 or more are added up side by side, as
     tests/acceptance/grid.c counts them."""
-    row = n if n <= 64 else 64 + n / 32
-    return min(row, LIKELY * row ** 0.5)
+    return likely(n if n <= 64 else 64 + n / 32)
 
 
 def walk(total, squares):
@@ -332,13 +336,14 @@ def batch_norm_extra(c, f, given, scale, rest, dy):
     forward, backward = ((k + row) * UNIT for k in BATCH_ROUNDINGS)
     z = v.n * scale + rest
     size = scale.abs() * v.size + rest.abs()
-    y_off, slope_off = jump(f, z, forward * size)
+    error = forward * size
+    y_off, slope_off = jump(f, z, error)
     dz = dy * slope(f, z)
     dz_off = slope_off * dy.abs() + backward * dz.abs()
     steep = dy.abs() if c["act"] == "identity" else dy.abs() * (1.0 + size)
     parameters = v.parameters(dz, steep, channels, BATCH_ROUNDINGS[1] + row)
-    _, jumps = jump(f, z, 16 * UNIT * size)
-    jumps = jumps * dy.abs()
+    # Beyond that a slope jumps, for all of a channel in one direction.
+    jumps = (slope_off - 2.0 * error).clamp(min=0.0) * dy.abs()
     return {"y": y_off + forward * f(z).abs(), "dresidual": dz_off, "dx": scale.abs() * v.dx_size(dz_off),
             "dw": parameters["dw"] + channels(jumps * v.n.abs()), "db": parameters["db"] + channels(jumps)}
 
@@ -361,14 +366,17 @@ def batch_norm(c):
 
 # ---- losses ----
 
-SUM_DEPTH = 128  # additions in a row of a sum over any number of positions
+# Roundings on a term's way into a sum over elements or positions, and of the sum's quotient by a count
+# (docs/numerics.md).
+SUM_DEPTH, QUOTIENT = 99, 6
 
 
 def reduced(each, reduction, by):
     """The loss, and what the roundings of its sum allow."""
     if reduction == "none":
         return each, 0.0
-    return each.sum() / by, SUM_DEPTH * UNIT * each.detach().abs().sum() / abs(by)
+    off = (likely(SUM_DEPTH) + QUOTIENT) * UNIT
+    return each.sum() / by, off * each.detach().abs().sum() / abs(by)
 
 
 LOSSES = {
@@ -405,8 +413,10 @@ def of_labels(function):
             with torch.no_grad():
                 each = function(x, t, reduction="none", **more)
                 total = each.sum()
-                by = (total / value).abs() if c["reduction"] == "mean" else 1.0
-                extra = SUM_DEPTH * UNIT * each.abs().sum() / by
+                mean = c["reduction"] == "mean"  # the weights are added up too
+                by = (total / value).abs() if mean else 1.0
+                off = likely(2 * SUM_DEPTH) + QUOTIENT if mean else likely(SUM_DEPTH)
+                extra = off * UNIT * each.abs().sum() / by
         return {"loss": (value, extra),
                 **gradients(value, c.get("dloss"), {"x": x, "target": t if soft else None})}
     return run
@@ -445,8 +455,8 @@ def pooled(c, function, windows):
 
 
 def overlap(k, s):
-    """Windows of k every s along two axes that hold an element."""
-    return (-(-k // s)) ** 2
+    """Windows of k every s along an axis that hold an element."""
+    return -(-k // s)
 
 
 def avg_pool(c):
@@ -454,39 +464,37 @@ def avg_pool(c):
 
     def means(x):
         return F.avg_pool2d(x, k, s, p, c["ceil"] != 0, c["exclude"] == 0, int(c["divisor"]) or None)
-    edge = int(c["kernel"])
-    out = pooled(c, means, overlap(edge, int(c["stride"]) or edge))
+    edge, axes = int(c["kernel"]), c.get("x").dim() - 2
+    out = pooled(c, means, overlap(edge, int(c["stride"]) or edge) ** axes)
     size = means(image(c.get("x").abs())).reshape(out["y"].shape)
-    return {**out, "y": (out["y"], (POOL_ROUNDINGS[0] + edge ** 2 - 1) * UNIT * size)}
+    return {**out, "y": (out["y"], (POOL_ROUNDINGS[0] + edge ** axes - 1) * UNIT * size)}
 
 
 def max_pool(c):
-    flat = c.get("x").dim() == 3
+    axes = c.get("x").dim() - 2
     k, s, p = window(c, c.get("x"))
     d, edge = int(c["dilation"]), int(c["kernel"])
     # Dilated windows hold each element at most as often as they have elements.
-    windows = edge ** 2 if d > 1 else overlap(edge, int(c["stride"]) or edge)
-    return pooled(c, lambda x: F.max_pool2d(x, k, s, p, (1, d) if flat else d, c["ceil"] != 0,
-                                            return_indices=True), windows)
+    windows = edge if d > 1 else overlap(edge, int(c["stride"]) or edge)
+    return pooled(c, lambda x: F.max_pool2d(x, k, s, p, (1, d) if axes == 1 else d, c["ceil"] != 0,
+                                            return_indices=True), windows ** axes)
 
 
 def adaptive_pool(c):
     """Neighbouring windows share at most an element along an axis, unless there are more of them than elements."""
-    n, x = int(c["out"]), image(c.get("x"))
-    size = (1, n) if c.get("x").dim() == 3 else n
+    n, x, lengths = int(c["out"]), image(c.get("x")), c.get("x").shape[2:]
+    size = (1, n) if len(lengths) == 1 else n
     windows = 1
-    for have in x.shape[2:] if c.get("x").dim() == 4 else x.shape[3:]:
+    for have in lengths:
         windows *= 2 if n <= have else -(-n // have) + 1
     if c["max"]:
         return pooled(c, lambda t: F.adaptive_max_pool2d(t, size, return_indices=True), windows)
     out = pooled(c, lambda t: F.adaptive_avg_pool2d(t, size), windows)
     y = out["y"]
     mean_size, mean_square = (F.adaptive_avg_pool2d(t, size).reshape(y.shape) for t in (x.abs(), x.square()))
-    summands = 1
-    for have in x.shape[2:]:
+    summands = least = 1
+    for have in lengths:
         summands *= have if n == 1 else have // n + 2
-    least = 1
-    for have in x.shape[2:]:
         least *= max(have // n, 1)
     off = POOL_ROUNDINGS[0] * UNIT * mean_size + long_sum(summands, y, mean_square / least)
     return {**out, "y": (y, off)}

@@ -24,7 +24,10 @@ next_record()
     file='' old='' new='' judges='' why='' kind=fault
     while read -r key value; do
         case $key in
-            file) file=$value ;;
+            file)
+                [ -z "$file" ] || die "mutations.txt: no blank line before file $value"
+                file=$value
+                ;;
             old) old=$value ;;
             new) new=$value ;;
             test) judges=$value ;;

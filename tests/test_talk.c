@@ -2,6 +2,7 @@
 /* Child processes that are asked line by line: how they end. */
 #include <poll.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -51,7 +52,7 @@ static void talk_stops_the_first_of_two(void **state)
     char said[8] = "";
     assert_int_equal(pipe(ends), 0);
     char script[64];
-    snprintf(script, sizeof script, "cat; echo end >&%d", ends[1]);
+    snprintf(script, sizeof script, "cat; echo end > /dev/fd/%d", ends[1]); /* >& takes one digit */
     talk *first = start(script), *second = start("exec cat");
     talk_stop(first);
     struct pollfd p = { .fd = ends[0], .events = POLLIN };
@@ -93,10 +94,52 @@ static void talk_does_not_wait_for_ever(void **state)
     assert_true(seconds() - begin < 30);
 }
 
+/* The ends of the pipes then have the numbers of standard streams. */
+static void talk_needs_no_standard_streams(void **state)
+{
+    (void)state;
+    int status;
+    const pid_t process = fork();
+    if (process == 0) {
+        const char *const argv[] = { "cat", NULL }, *reason;
+        close(STDIN_FILENO), close(STDOUT_FILENO);
+        talk *t = talk_start("test_talk", argv, 1);
+        if (!t) _exit(1);
+        fputs("one\n", talk_question(t));
+        const char *answer = talk_answer(t, &reason);
+        _exit(answer && strcmp(answer, "one") == 0 ? 0 : 2);
+    }
+    assert_int_equal(waitpid(process, &status, 0), process);
+    assert_int_equal(status, 0);
+}
+
+/* Its parent ends without a word; nobody holds our pipe any more. */
+static void talk_dies_with_its_parent(void **state)
+{
+    (void)state;
+#if !defined(__linux__)
+    skip(); /* nothing tells it */
+#endif
+    int ends[2], status;
+    assert_int_equal(pipe(ends), 0);
+    const pid_t process = fork();
+    if (process == 0) {
+        const char *const argv[] = { "sh", "-c", "echo ready; exec sleep 60", NULL }, *reason;
+        talk *t = talk_start("test_talk", argv, 1);
+        _exit(t && talk_answer(t, &reason) ? 0 : 1);
+    }
+    close(ends[1]);
+    assert_int_equal(waitpid(process, &status, 0), process);
+    assert_int_equal(status, 0);
+    struct pollfd p = { .fd = ends[0], .events = POLLIN };
+    assert_int_equal(poll(&p, 1, 5000), 1);
+    assert_true((p.revents & POLLHUP) != 0);
+    close(ends[0]);
+}
+
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(talk_answers_each_question),
-    cmocka_unit_test(talk_stops_the_first_of_two),
-    cmocka_unit_test(talk_ends_who_is_late),
-    cmocka_unit_test(talk_does_not_wait_for_ever),
+    cmocka_unit_test(talk_answers_each_question),     cmocka_unit_test(talk_stops_the_first_of_two),
+    cmocka_unit_test(talk_ends_who_is_late),          cmocka_unit_test(talk_does_not_wait_for_ever),
+    cmocka_unit_test(talk_needs_no_standard_streams), cmocka_unit_test(talk_dies_with_its_parent),
 };
 TEST_MAIN_HOST("talk", tests)

@@ -43,6 +43,9 @@ void talk_stop(talk *t)
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#if defined(__linux__)
+#include <sys/prctl.h>
+#endif
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -58,6 +61,16 @@ struct talk {
 
 /* Seconds that a child has to end once it has nothing more to read. */
 #define FAREWELL_S 3
+
+/* A terminal's Ctrl-C does not reach a group of its own. Where there is no such signal, who reads
+ * questions sees their end. */
+static void die_with(pid_t parent)
+{
+#if defined(__linux__)
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+#endif
+    if (getppid() != parent) _exit(127); /* it was faster */
+}
 
 static void become_child(const char *who, const char *const *argv, int in, int out)
 {
@@ -75,12 +88,17 @@ static void close_pair(const int *pair)
     close(pair[1]);
 }
 
-/* A pipe that no other child inherits: one that held its end would keep this one from ending. */
+/* A pipe that no other child inherits: one that held its end would keep this one from ending. Its
+ * ends are behind the standard streams, which become_child replaces: ours may be closed. */
 static bool open_pair(int *pair)
 {
-    if (pipe(pair) != 0) return false;
-    for (int i = 0; i < 2; i++) fcntl(pair[i], F_SETFD, FD_CLOEXEC);
-    return true;
+    int given[2];
+    if (pipe(given) != 0) return false;
+    for (int i = 0; i < 2; i++) pair[i] = fcntl(given[i], F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    close_pair(given);
+    if (pair[0] >= 0 && pair[1] >= 0) return true;
+    close_pair(pair);
+    return false;
 }
 
 /* Questions go down in[1], answers come up out[0]. */
@@ -93,8 +111,10 @@ static bool start_process(talk *t, const char *who, const char *const *argv)
         return false;
     }
     fflush(stdout);
+    const pid_t parent = getpid();
     t->process = fork();
     if (t->process == 0) {
+        die_with(parent);
         sigaction(SIGPIPE, &t->before, NULL);
         become_child(who, argv, in[0], out[1]);
     }
@@ -102,6 +122,7 @@ static bool start_process(talk *t, const char *who, const char *const *argv)
     close(in[0]);
     close(out[1]);
     t->questions = fdopen(in[1], "w");
+    if (!t->questions) close(in[1]);
     t->answers = out[0];
     return t->process > 0 && t->questions;
 }

@@ -11,7 +11,8 @@
 typedef struct talk talk;
 
 /* Starts a program found as execvp does; argv ends with NULL. An answer may take as long as
- * timeout_s. SIGPIPE is ignored until talk_stop. NULL with a message on stderr that begins with who
+ * timeout_s. SIGPIPE is ignored until talk_stop. On Linux the child dies with the thread that has
+ * started it. NULL with a message on stderr that begins with who
  * asks. */
 talk *talk_start(const char *who, const char *const *argv, int timeout_s);
 

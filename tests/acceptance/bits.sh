@@ -39,9 +39,12 @@ run()
     local cache=$folder/$1
     shift
     mkdir -p "$cache"
-    ATTOCL_CACHE_DIR=$cache POCL_CACHE_DIR=$cache CUDA_CACHE_PATH=$cache "$program" --bits --device "$device" "$@" |
-        grep -E '^([0-9a-f]{16} |FAILED|bits )' > "$folder/now"
-    ! grep '^FAILED' "$folder/now" || exit 1
+    if ! ATTOCL_CACHE_DIR=$cache POCL_CACHE_DIR=$cache CUDA_CACHE_PATH=$cache \
+        "$program" --bits --device "$device" "$@" > "$folder/all"; then
+        grep '^FAILED' "$folder/all" || { echo "$device: the program ends with" && tail -n 3 "$folder/all"; }
+        exit 1
+    fi
+    grep -E '^([0-9a-f]{16} |bits )' "$folder/all" > "$folder/now" || true
 }
 
 # same WHAT CASES: the run before has had so many cases, and the bits of the first.
