@@ -204,13 +204,13 @@ ATTO_UNROLLED uint4 atto_pack_bf16(const float *v)
  * half the registers where elements have 16 bits ---- */
 
 #if ATTO_VECTORS
-typedef uint4 atto_unit;
+typedef uint4 atto_raw;
 #else
-typedef ATTO_T atto_unit;
+typedef ATTO_T atto_raw;
 #endif
 
 /* at: the unit's first element */
-static inline atto_unit atto_load_unit(__global const ATTO_T *p, size_t at)
+static inline atto_raw atto_load_unit(__global const ATTO_T *p, size_t at)
 {
 #if ATTO_VECTORS
     return ((__global const uint4 *)p)[at / ATTO_VEC];
@@ -219,7 +219,7 @@ static inline atto_unit atto_load_unit(__global const ATTO_T *p, size_t at)
 #endif
 }
 
-ATTO_UNROLLED void atto_widen_unit(atto_unit raw, float *v)
+ATTO_UNROLLED void atto_widen_unit(atto_raw raw, float *v)
 {
 #if ATTO_VECTORS
     atto_unpack(raw, v);

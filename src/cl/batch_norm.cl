@@ -226,7 +226,7 @@ ATTO_KERNEL void atto_batch_norm_moments(__global const ATTO_T *x, const ulong x
     __local float scratch[RESULTS * ATTO_WG];
     const place p = PLACE;
     float first[ATTO_RUN], about[RESULTS], sum[RESULTS], squares[RESULTS];
-    atto_unit raw[UNITS];
+    atto_raw raw[UNITS];
     x += x_at;
     LOAD_UNITS(x, p.first < p.end ? p.first : 0, raw);
     atto_widen_unit(raw[0], first);
@@ -353,7 +353,7 @@ ATTO_KERNEL void atto_batch_norm_apply(__global const ATTO_T *x, const ulong x_a
     y += y_at;
     if (residual) residual += residual_at;
     for (atto_index f = p.first; f < p.end; f += UNITS * p.lanes) {
-        atto_unit raw[UNITS], raw_r[UNITS];
+        atto_raw raw[UNITS], raw_r[UNITS];
         LOAD_UNITS(x, f, raw);
         if (residual) LOAD_UNITS(residual, f, raw_r);
 #pragma unroll
@@ -383,7 +383,7 @@ ATTO_KERNEL void atto_batch_norm_apply(__global const ATTO_T *x, const ulong x_a
         PLACE_PARAMETERS, const float act_a, const float act_b
 
 /* x - mean and dz of unit j. r is the residual where there is one. */
-ATTO_UNROLLED void gradient_of(atto_unit x, atto_unit dy, atto_unit r, uint has_residual,
+ATTO_UNROLLED void gradient_of(atto_raw x, atto_raw dy, atto_raw r, uint has_residual,
                                const channel_numbers *c, float act_a, float act_b, float *d,
                                float *dz)
 {
@@ -415,7 +415,7 @@ ATTO_KERNEL void atto_batch_norm_sums(GRADIENT_PARAMETERS, __global float *parti
 #pragma unroll
     for (uint k = 0; k < RESULTS; k++) sum[k] = sum_n[k] = 0.0f;
     for (atto_index f = p.first; f < p.end; f += UNITS * p.lanes) {
-        atto_unit raw[UNITS], raw_dy[UNITS], raw_r[UNITS];
+        atto_raw raw[UNITS], raw_dy[UNITS], raw_r[UNITS];
         LOAD_UNITS(x, f, raw);
         LOAD_UNITS(dy, f, raw_dy);
         if (residual) LOAD_UNITS(residual, f, raw_r);
@@ -488,7 +488,7 @@ ATTO_KERNEL void atto_batch_norm_dx(GRADIENT_PARAMETERS, __global const float *s
     if (dx) dx += dx_at;
     if (dresidual) dresidual += dresidual_at;
     for (atto_index f = p.first; f < p.end; f += UNITS * p.lanes) {
-        atto_unit raw[UNITS], raw_dy[UNITS], raw_r[UNITS];
+        atto_raw raw[UNITS], raw_dy[UNITS], raw_r[UNITS];
         LOAD_UNITS(x, f, raw);
         LOAD_UNITS(dy, f, raw_dy);
         if (residual) LOAD_UNITS(residual, f, raw_r);

@@ -48,7 +48,7 @@ ATTO_KERNEL void atto_glu_forward(__global const ATTO_T *x, const ulong x_at, __
     const atto_index first = first_run();
     x += x_at;
     y += y_at;
-    atto_unit raw_a[ATTO_ITEMS], raw_b[ATTO_ITEMS];
+    atto_raw raw_a[ATTO_ITEMS], raw_b[ATTO_ITEMS];
     place at[ATTO_ITEMS];
 #pragma unroll
     for (uint j = 0; j < ATTO_ITEMS; j++) {
@@ -80,7 +80,7 @@ ATTO_KERNEL void atto_glu_backward(__global const ATTO_T *x, const ulong x_at,
     x += x_at;
     dy += dy_at;
     dx += dx_at;
-    atto_unit raw_a[ATTO_ITEMS], raw_b[ATTO_ITEMS], raw_dy[ATTO_ITEMS];
+    atto_raw raw_a[ATTO_ITEMS], raw_b[ATTO_ITEMS], raw_dy[ATTO_ITEMS];
     place at[ATTO_ITEMS];
 #pragma unroll
     for (uint j = 0; j < ATTO_ITEMS; j++) {

@@ -258,7 +258,7 @@ ATTO_UNROLLED void fold_share(forward f, place r, place first, place end, place 
                               place *best_at)
 {
     for (place q = first; q < end; q += along * ATTO_ITEMS) {
-        atto_unit raw[ATTO_ITEMS];
+        atto_raw raw[ATTO_ITEMS];
 #pragma unroll
         for (int j = 0; j < ATTO_ITEMS; j++)
             if (q + j * along < end)

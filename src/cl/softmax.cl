@@ -230,7 +230,7 @@ ATTO_KERNEL void atto_softmax_backward(__global const ATTO_T *y, const ulong y_a
 
 /* A chunk's units, all on their way before one is used. */
 ATTO_UNROLLED void load_columns(__global const ATTO_T *p, atto_index c, atto_index count,
-                                atto_index step, atto_unit *raw)
+                                atto_index step, atto_raw *raw)
 {
     EACH_UNIT if (HAS_UNIT(j)) raw[j] = atto_load_unit(p, COLUMN(j));
 }
@@ -276,7 +276,7 @@ ATTO_KERNEL void atto_softmax_forward_columns(__global const ATTO_T *x, const ul
     x += x_at + base;
     y += y_at + base;
 
-    atto_unit raw[ATTO_ITEMS];
+    atto_raw raw[ATTO_ITEMS];
     float top[ATTO_RUN], sum[ATTO_RUN];
     EACH_COLUMN top[k] = -FLT_MAX, sum[k] = 0.0f;
     for (COLUMN_CHUNKS(c)) {
@@ -326,7 +326,7 @@ ATTO_KERNEL void atto_softmax_backward_columns(__global const ATTO_T *y, const u
     dy += dy_at + base;
     dx += dx_at + base;
 
-    atto_unit raw[ATTO_ITEMS], raw_dy[ATTO_ITEMS];
+    atto_raw raw[ATTO_ITEMS], raw_dy[ATTO_ITEMS];
     float sum[ATTO_RUN];
     EACH_COLUMN sum[k] = 0.0f;
     for (COLUMN_CHUNKS(c)) {
