@@ -58,51 +58,15 @@ typedef struct channel_moments {
     double rows, mean[ATTO_BLOCK], squares[ATTO_BLOCK];
 } channel_moments;
 
-/* Rows, and vectors of channels, whose sums stay in registers. */
-#define ROWS_SUMMED  4
-#define SIDE_BY_SIDE 4
-
-/* So many vectors of rows that begin so far apart, from channel i on. */
-ATTO_INLINE void add_distances(distance_sums *s, row_of x, int32_t rows, int64_t apart, int32_t i,
-                               int32_t vectors, atto_dtype dtype)
+/* One row more. */
+static inline void add_distances(distance_sums *s, const float *x, int32_t n)
 {
-    vec shift[SIDE_BY_SIDE], sum[SIDE_BY_SIDE], squares[SIDE_BY_SIDE];
-    VEC_UNROLL
-    for (int32_t v = 0; v < vectors; v++) {
-        shift[v] = vec_load(s->shift + i + v * VEC_LANES);
-        sum[v] = vec_load(s->sum + i + v * VEC_LANES);
-        squares[v] = vec_load(s->squares + i + v * VEC_LANES);
+    ATTO_SIMD
+    for (int32_t i = 0; i < n; i++) {
+        const float d = x[i] - s->shift[i];
+        s->sum[i] += d;
+        s->squares[i] += d * d;
     }
-    for (int32_t row = 0; row < rows; row++) {
-        VEC_UNROLL
-        for (int32_t v = 0; v < vectors; v++) {
-            const int64_t at = row * apart + i + v * VEC_LANES;
-            const vec d = vec_load_as(x.memory, at, dtype) - shift[v];
-            sum[v] += d;
-            squares[v] += d * d;
-        }
-    }
-    VEC_UNROLL
-    for (int32_t v = 0; v < vectors; v++) {
-        vec_store(s->sum + i + v * VEC_LANES, sum[v]);
-        vec_store(s->squares + i + v * VEC_LANES, squares[v]);
-    }
-}
-
-/* Of rows of n channels. */
-ATTO_INLINE void add_all_distances(distance_sums *s, row_of x, int32_t rows, int64_t apart,
-                                   int32_t n, atto_dtype dtype)
-{
-    int32_t i = 0;
-    for (; i + SIDE_BY_SIDE * VEC_LANES <= n; i += SIDE_BY_SIDE * VEC_LANES)
-        add_distances(s, x, rows, apart, i, SIDE_BY_SIDE, dtype);
-    for (; i + VEC_LANES <= n; i += VEC_LANES) add_distances(s, x, rows, apart, i, 1, dtype);
-    for (; i < n; i++)
-        for (int32_t row = 0; row < rows; row++) {
-            const float d = vec_one_as(x.memory, row * apart + i, dtype) - s->shift[i];
-            s->sum[i] += d;
-            s->squares[i] += d * d;
-        }
 }
 
 /* merge, of n channels at once. */
@@ -110,9 +74,10 @@ static inline void merge_channels(channel_moments *m, double rows, int32_t n,
                                   const distance_sums *s)
 {
     const double total = m->rows + rows, share = rows / total, weight = m->rows * share;
+    const double per_row = 1.0 / rows;
     ATTO_SIMD
     for (int32_t i = 0; i < n; i++) {
-        const double rest = (double)s->sum[i] / rows;
+        const double rest = (double)s->sum[i] * per_row;
         const double apart = (double)s->shift[i] + rest - m->mean[i];
         m->mean[i] += apart * share;
         m->squares[i] += (double)s->squares[i] - (double)s->sum[i] * rest + apart * apart * weight;
@@ -121,26 +86,21 @@ static inline void merge_channels(channel_moments *m, double rows, int32_t n,
 }
 
 /* Rows that are summed in f32, then merged. */
-#define ROWS_MERGED 64
+#define ROWS_MERGED 256
 
 /* Distances are from the mean so far, or from the first row: sums keep their digits far from 0. */
 static inline void merge_rows(channel_moments *m, const atto_tensor *x, int64_t at, int32_t rows,
                               int64_t apart, int32_t n)
 {
     distance_sums s;
-    const float *first = load_block(span_at(x, at, n), s.shift);
+    float buffer[ATTO_BLOCK];
+    const float *first = load_block(span_at(x, at, n), buffer);
     for (int32_t i = 0; i < n; i++) {
         s.shift[i] = m->rows > 0.0 ? (float)m->mean[i] : first[i];
         s.sum[i] = s.squares[i] = 0.0f;
     }
-    for (int32_t row = 0; row < rows; row += ROWS_SUMMED) {
-        const int32_t left = rows - row;
-        const row_of from = { span_at(x, at + row * apart, n).first, x->dtype };
-        if (left >= ROWS_SUMMED)
-            ROW_BY_DTYPE(x->dtype, add_all_distances(&s, from, ROWS_SUMMED, apart, n, row_dtype));
-        else
-            ROW_BY_DTYPE(x->dtype, add_all_distances(&s, from, left, apart, n, row_dtype));
-    }
+    for (int32_t row = 0; row < rows; row++)
+        add_distances(&s, load_block(span_at(x, at + row * apart, n), buffer), n);
     merge_channels(m, (double)rows, n, &s);
 }
 
@@ -149,8 +109,10 @@ static inline void moments_of_rows(const atto_tensor *x, int64_t at, int64_t row
                                    float *mean, float *squares)
 {
     for (int64_t first = 0; first < channels; first += ATTO_BLOCK) {
-        channel_moments m = { .rows = 0.0 };
+        channel_moments m;
         const int32_t n = block_length(channels - first);
+        m.rows = 0.0;
+        for (int32_t i = 0; i < n; i++) m.mean[i] = m.squares[i] = 0.0;
         for (int64_t row = 0; row < rows; row += ROWS_MERGED) {
             const int64_t left = rows - row;
             merge_rows(&m, x, at + row * channels + first,
@@ -189,6 +151,9 @@ typedef struct grad_sums {
     const float *mean, *rstd;
     float *dz, *dzn; /* to which dz and dz n are added, n = (x - mean) rstd */
 } grad_sums;
+
+/* Vectors of channels whose sums stay in registers from row to row. */
+#define SIDE_BY_SIDE 4
 
 ATTO_INLINE void add_lanes(const grad_block *k, const grad_sums *s, int32_t i, int32_t vectors)
 {
