@@ -474,6 +474,35 @@ static void batch_norm_keeps_the_digits_of_a_large_mean(void **state)
     }
 }
 
+/* H1: 8192 rows in a part, about 1e4 with deviation 1. Distances between values are exact. A
+ * mean has two roundings of 2^-11, of the part's and its own, and below 2^-15 of sums of distances;
+ * sums of squares, of 256 terms about a value at most sqrt(3) away, have 258 u (1 + 3), half of
+ * which counts in rstd. */
+static void batch_norm_keeps_the_digits_of_many_rows(void **state)
+{
+    (void)state;
+    const bn_case cases[] = {
+        { .shape = atto_shape2(262144, 2), .seed = 1720 },
+        { .shape = atto_shape4(64, 2, 64, 64), .layout = LAYOUT_CHANNELS_LAST, .seed = 1730 }
+    };
+    for (int i = 0; i < 2; i++) {
+        bn_scene s;
+        double mean[2], rstd[2];
+        begin(&s, &cases[i]);
+        for (int64_t k = 0; k < s.numel; k++) s.x[k] = (double)(float)(1e4 + 0.866 * s.x[k]);
+        build(&s);
+        ask_oracle(&s);
+        MUST(atto_batch_norm_forward(test_dev, &s.args));
+        test_tensor_get(&s.tsaved_mean, mean);
+        test_tensor_get(&s.trstd, rstd);
+        for (int c = 0; c < 2; c++) {
+            assert_true(fabs(mean[c] - s.want.mean[c]) < 0x1p-10 + 0x1p-15);
+            assert_true(fabs(rstd[c] / s.want.rstd[c] - 1.0) < 4e-5);
+        }
+        end(&s);
+    }
+}
+
 /* H8 */
 static void batch_norm_of_one_large_image_is_exact(void **state)
 {
@@ -950,6 +979,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(batch_norm_packs_what_lies_otherwise),
     cmocka_unit_test(batch_norm_has_both_variances),
     cmocka_unit_test(batch_norm_keeps_the_digits_of_a_large_mean),
+    cmocka_unit_test(batch_norm_keeps_the_digits_of_many_rows),
     cmocka_unit_test(batch_norm_of_one_large_image_is_exact),
     cmocka_unit_test(batch_norm_refuses_one_value_in_training),
     cmocka_unit_test(batch_norm_of_no_values),

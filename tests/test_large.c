@@ -17,6 +17,7 @@
 /* What an op reads and writes: all of it, or rows (images) of one half. */
 typedef struct scene {
     atto_tensor x, other, out;         /* [ROWS, COLS] */
+    atto_tensor turned;                /* the same, columns dense */
     atto_tensor mean, rstd, labels, d; /* [ROWS] */
     atto_tensor w, var;                /* [COLS] */
 } scene;
@@ -47,6 +48,8 @@ static void make(scene *s)
     fill(&s->x, ATTO_F32, whole, 1);
     fill(&s->other, ATTO_F32, whole, 2);
     fill(&s->out, ATTO_F32, whole, 3);
+    fill(&s->turned, ATTO_F32, atto_shape2(COLS, ROWS), 10);
+    MUST(atto_tensor_transpose(&s->turned, 0, 1, &s->turned));
     fill(&s->mean, ATTO_F32, rows, 4);
     fill(&s->rstd, ATTO_F32, rows, 5);
     fill(&s->labels, ATTO_I32, rows, 6);
@@ -57,8 +60,8 @@ static void make(scene *s)
 
 static void drop(scene *s)
 {
-    atto_tensor *all[] = { &s->x,      &s->other, &s->out, &s->mean, &s->rstd,
-                           &s->labels, &s->d,     &s->w,   &s->var };
+    atto_tensor *all[] = { &s->x,    &s->other,  &s->out, &s->turned, &s->mean,
+                           &s->rstd, &s->labels, &s->d,   &s->w,      &s->var };
     for (int i = 0; i < COUNT_OF(all); i++) atto_tensor_free(all[i]);
 }
 
@@ -66,10 +69,9 @@ static scene half_of(const scene *s, int half)
 {
     const int64_t begin = half * (ROWS / 2), end = begin + ROWS / 2;
     scene h = *s;
-    const atto_tensor *from[] = {
-        &s->x, &s->other, &s->out, &s->mean, &s->rstd, &s->labels, &s->d
-    };
-    atto_tensor *to[] = { &h.x, &h.other, &h.out, &h.mean, &h.rstd, &h.labels, &h.d };
+    const atto_tensor *from[] = { &s->x,    &s->other, &s->out,    &s->turned,
+                                  &s->mean, &s->rstd,  &s->labels, &s->d };
+    atto_tensor *to[] = { &h.x, &h.other, &h.out, &h.turned, &h.mean, &h.rstd, &h.labels, &h.d };
     for (int i = 0; i < COUNT_OF(to); i++)
         MUST(atto_tensor_slice(from[i], 0, begin, end, 1, to[i]));
     return h;
@@ -123,6 +125,20 @@ static atto_tensor pixels_of(const atto_tensor *t, int64_t edge, int64_t width)
 }
 
 /* ---- the ops ---- */
+
+static void act_forward(const scene *s)
+{
+    const struct atto_act_args a = { .x = &s->turned, .y = &s->out, .act = atto_gelu() };
+    MUST(atto_act_forward(test_dev, &a));
+}
+
+static void act_backward(const scene *s)
+{
+    const struct atto_act_args a = {
+        .x = &s->turned, .dy = &s->other, .dx = &s->out, .act = atto_gelu()
+    };
+    MUST(atto_act_backward(test_dev, &a));
+}
 
 static void softmax_forward(const scene *s)
 {
@@ -256,6 +272,8 @@ static void pool_backward(const scene *s)
         (void)state;                     \
         check(op);                       \
     }
+TEST(act_forward)
+TEST(act_backward)
 TEST(softmax_forward)
 TEST(softmax_backward)
 TEST(softmax_columns)
@@ -272,6 +290,8 @@ TEST(pool_backward)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(large_act_forward),
+        cmocka_unit_test(large_act_backward),
         cmocka_unit_test(large_softmax_forward),
         cmocka_unit_test(large_softmax_backward),
         cmocka_unit_test(large_softmax_columns),

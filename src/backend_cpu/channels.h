@@ -48,28 +48,79 @@ static inline void merge_run(moments *m, const atto_tensor *x, int64_t at, int64
     }
 }
 
-/* One row more: share is 1 / rows with it. */
-static inline void welford(const float *x, int32_t n, float share, float *mean, float *squares)
+/* Of up to a block of channels, over some rows: sums of d and of d^2, distances from shift. */
+typedef struct distance_sums {
+    float shift[ATTO_BLOCK], sum[ATTO_BLOCK], squares[ATTO_BLOCK];
+} distance_sums;
+
+/* The moments of the same channels. */
+typedef struct channel_moments {
+    double rows, mean[ATTO_BLOCK], squares[ATTO_BLOCK];
+} channel_moments;
+
+/* One row more. */
+static inline void add_distances(distance_sums *s, const float *x, int32_t n)
 {
     ATTO_SIMD
     for (int32_t i = 0; i < n; i++) {
-        const float apart = x[i] - mean[i];
-        mean[i] += apart * share;
-        squares[i] += apart * (x[i] - mean[i]);
+        const float d = x[i] - s->shift[i];
+        s->sum[i] += d;
+        s->squares[i] += d * d;
     }
+}
+
+/* merge, of n channels at once. */
+static inline void merge_channels(channel_moments *m, double rows, int32_t n,
+                                  const distance_sums *s)
+{
+    const double total = m->rows + rows, share = rows / total, weight = m->rows * share;
+    const double per_row = 1.0 / rows;
+    ATTO_SIMD
+    for (int32_t i = 0; i < n; i++) {
+        const double rest = (double)s->sum[i] * per_row;
+        const double apart = (double)s->shift[i] + rest - m->mean[i];
+        m->mean[i] += apart * share;
+        m->squares[i] += (double)s->squares[i] - (double)s->sum[i] * rest + apart * apart * weight;
+    }
+    m->rows = total;
+}
+
+/* Rows that are summed in f32, then merged. */
+#define ROWS_MERGED 256
+
+/* Distances are from the mean so far, or from the first row: sums keep their digits far from 0. */
+static inline void merge_rows(channel_moments *m, const atto_tensor *x, int64_t at, int32_t rows,
+                              int64_t apart, int32_t n)
+{
+    distance_sums s;
+    float buffer[ATTO_BLOCK];
+    const float *first = load_block(span_at(x, at, n), buffer);
+    for (int32_t i = 0; i < n; i++) {
+        s.shift[i] = m->rows > 0.0 ? (float)m->mean[i] : first[i];
+        s.sum[i] = s.squares[i] = 0.0f;
+    }
+    for (int32_t row = 0; row < rows; row++)
+        add_distances(&s, load_block(span_at(x, at + row * apart, n), buffer), n);
+    merge_channels(m, (double)rows, n, &s);
 }
 
 /* Mean and squares of each channel over rows of them, the first of which begins at element at. */
 static inline void moments_of_rows(const atto_tensor *x, int64_t at, int64_t rows, int64_t channels,
                                    float *mean, float *squares)
 {
-    for (int64_t c = 0; c < channels; c++) mean[c] = squares[c] = 0.0f;
-    for (int64_t row = 0; row < rows; row++) {
-        const float share = 1.0f / (float)(row + 1);
-        for (int64_t first = 0; first < channels; first += ATTO_BLOCK) {
-            float buffer[ATTO_BLOCK];
-            const span s = span_at(x, at + row * channels + first, block_length(channels - first));
-            welford(load_block(s, buffer), s.n, share, mean + first, squares + first);
+    for (int64_t first = 0; first < channels; first += ATTO_BLOCK) {
+        channel_moments m;
+        const int32_t n = block_length(channels - first);
+        m.rows = 0.0;
+        for (int32_t i = 0; i < n; i++) m.mean[i] = m.squares[i] = 0.0;
+        for (int64_t row = 0; row < rows; row += ROWS_MERGED) {
+            const int64_t left = rows - row;
+            merge_rows(&m, x, at + row * channels + first,
+                       (int32_t)(left < ROWS_MERGED ? left : ROWS_MERGED), channels, n);
+        }
+        for (int32_t i = 0; i < n; i++) {
+            mean[first + i] = (float)m.mean[i];
+            squares[first + i] = (float)m.squares[i];
         }
     }
 }
