@@ -186,8 +186,7 @@ static test_about about_of(const loss_scene *s, const char *op, const test_tenso
     return (test_about){ op, test_layout_name(s->c.layout), t->view.dtype, shape, s->c.seed };
 }
 
-/* Additions in a row: a work-item adds up to 32 elements, 16 of its group's sums and 16 again, then
- * the partial sums likewise; on the CPU 64 of a block, then 16 blocks. */
+/* Additions in a row, at most; docs/numerics.md counts 76 on OpenCL and 88 on the CPU. */
 static int64_t depth(int64_t n)
 {
     return n < 128 ? n : 128;

@@ -58,7 +58,7 @@ atto_status atto__bn_join(const atto__bn_plan *p, const atto__bn_pairs *k);
 atto_status atto__bn_dx(const atto__bn_plan *p, const atto_tensor *sums);
 
 /* Launches a kernel that merges what slabs, channels or images have of each of so many channels.
- * out: of dw, db. */
+ * out: of dw, db; parts: that a channel has. */
 atto_status atto__bn_merge(const atto__bn_plan *p, const char *kernel, atto_dtype out,
                            const atto__args *args, int64_t channels, int64_t parts);
 
