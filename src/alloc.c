@@ -12,6 +12,7 @@
 #include <attocl/device.h>
 
 #include "check.h"
+#include "os.h"
 
 #define ALIGNMENT 64
 
@@ -70,6 +71,7 @@ void *atto__alloc_aligned(size_t bytes)
     if (bytes > SIZE_MAX - ALIGNMENT - sizeof(void *)) return NULL;
     char *raw = take(bytes + ALIGNMENT + sizeof(void *));
     if (!raw) return NULL;
+    if (allocator.allocate == default_allocate) atto__prefer_large_pages(raw, bytes);
     const uintptr_t first = (uintptr_t)raw + sizeof(void *);
     char *aligned = raw + sizeof(void *) + (ALIGNMENT - first % ALIGNMENT) % ALIGNMENT;
     memcpy(aligned - sizeof(void *), &raw, sizeof(void *));

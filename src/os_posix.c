@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -103,6 +104,21 @@ uint64_t atto__memory_bytes(void)
 {
     const long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
     return pages > 0 && bytes > 0 ? (uint64_t)pages * (uint64_t)bytes : 0;
+}
+
+#define LARGE_PAGE_BYTES ((uintptr_t)2 << 20)
+
+/* Advice: a kernel that does not take it leaves the pages small. */
+void atto__prefer_large_pages(void *block, size_t bytes)
+{
+#ifdef MADV_HUGEPAGE
+    const uintptr_t begin =
+        ((uintptr_t)block + LARGE_PAGE_BYTES - 1) / LARGE_PAGE_BYTES * LARGE_PAGE_BYTES;
+    const uintptr_t end = ((uintptr_t)block + bytes) / LARGE_PAGE_BYTES * LARGE_PAGE_BYTES;
+    if (begin < end) (void)madvise((void *)begin, end - begin, MADV_HUGEPAGE);
+#else
+    (void)block, (void)bytes;
+#endif
 }
 
 /* Reads until the end; the size that stat told is only a hint, the file may be changing. */

@@ -75,6 +75,11 @@ uint64_t atto__memory_bytes(void)
     return GlobalMemoryStatusEx(&status) ? status.ullTotalPhys : 0;
 }
 
+void atto__prefer_large_pages(void *block, size_t bytes)
+{
+    (void)block, (void)bytes; /* they are a privilege there */
+}
+
 char *atto__file_read(const char *path, size_t limit, size_t *bytes)
 {
     const HANDLE file = CreateFileA(path, GENERIC_READ, FILE_SHARE_READ | FILE_SHARE_DELETE, NULL,

@@ -152,43 +152,39 @@ static const float *load_ahead(const atto_tensor *t, const block *k, float *buff
     return load_block(span_at(t, k->at, elements_of(k)), buffer);
 }
 
-/* n = (x - mean) rstd */
-ATTO_INLINE void normalise_by(const float *x, const float *mean, const float *rstd, float *out,
-                              int32_t n, int32_t step)
+/* z = n w + b + residual,  n = (x - mean) rstd. No residual: NULL. */
+ATTO_INLINE void affine_by(const float *x, const float *mean, const float *rstd, const float *w,
+                           const float *b, const float *residual, float *z, int32_t n, int32_t step)
 {
     ATTO_SIMD
-    for (int32_t i = 0; i < n; i++) out[i] = (x[i] - mean[i * step]) * rstd[i * step];
+    for (int32_t i = 0; i < n; i++) {
+        const int32_t c = i * step;
+        const float v = (x[i] - mean[c]) * rstd[c] * w[c] + b[c];
+        z[i] = residual ? v + residual[i] : v;
+    }
 }
 
-static void normalise(const job *j, const block *k, float *out)
+ATTO_INLINE void affine_rows(const job *j, const block *k, const float *x, const float *residual,
+                             float *z)
 {
-    float buffer[ATTO_BLOCK];
-    const float *x = load_ahead(j->a->x, k, buffer);
-    const float *mean = j->mean + k->channel, *rstd = j->rstd + k->channel;
-    if (!k->step) normalise_by(x, mean, rstd, out, k->n, 0);
-    for (int32_t r = 0; r < k->rows && k->step; r++)
-        normalise_by(x + r * k->n, mean, rstd, out + r * k->n, k->n, 1);
+    const int64_t c = k->channel;
+    const float *mean = j->mean + c, *rstd = j->rstd + c, *w = j->w + c, *b = j->b + c;
+    if (!k->step) affine_by(x, mean, rstd, w, b, residual, z, k->n, 0);
+    for (int32_t r = 0; r < k->rows && k->step; r++) {
+        const int32_t at = r * k->n;
+        affine_by(x + at, mean, rstd, w, b, residual ? residual + at : NULL, z + at, k->n, 1);
+    }
 }
 
-/* z = n w + b + residual */
-ATTO_INLINE void affine_by(const float *v, const float *w, const float *b, float *out, int32_t n,
-                           int32_t step)
+/* What the activation takes. */
+static void preactivation(const job *j, const block *k, float *z)
 {
-    ATTO_SIMD
-    for (int32_t i = 0; i < n; i++) out[i] = v[i] * w[i * step] + b[i * step];
-}
-
-static void activate(const job *j, const block *k, const float *normal, float *z)
-{
-    const float *w = j->w + k->channel, *b = j->b + k->channel;
-    if (!k->step) affine_by(normal, w, b, z, k->n, 0);
-    for (int32_t r = 0; r < k->rows && k->step; r++)
-        affine_by(normal + r * k->n, w, b, z + r * k->n, k->n, 1);
-    if (!j->a->residual) return;
-    float buffer[ATTO_BLOCK];
-    const float *residual = load_ahead(j->a->residual, k, buffer);
-    ATTO_SIMD
-    for (int32_t i = 0; i < elements_of(k); i++) z[i] += residual[i];
+    float of_x[ATTO_BLOCK], of_residual[ATTO_BLOCK];
+    const float *x = load_ahead(j->a->x, k, of_x);
+    if (j->a->residual)
+        affine_rows(j, k, x, load_ahead(j->a->residual, k, of_residual), z);
+    else
+        affine_rows(j, k, x, NULL, z);
 }
 
 typedef void (*block_body)(const job *j, const block *k, void *state);
@@ -248,8 +244,7 @@ static void write_y(const job *j, const block *k, void *state)
     const span y = span_at(j->a->y, k->at, elements_of(k));
     float *z = j->streams ? buffer : store_target(y, buffer);
     const atto_activation act = j->a->act;
-    normalise(j, k, z);
-    activate(j, k, z, z);
+    preactivation(j, k, z);
     if (act.kind != ATTO_ACT_IDENTITY)
         ATTO_LEVEL_NAME(act_loops)[act.kind].f(z, z, y.n, act.a, act.b);
     put_block(z, y, j->streams);
@@ -304,9 +299,9 @@ static bool keeps_channels(const job *j, int32_t threads, int32_t tensors)
     return !j->rows && j->g.channels >= 4 * threads && j->g.values * 4 * tensors <= KEPT_BYTES;
 }
 
-static void write_channel(const job *j, int64_t channel, block_body body)
+static void write_channel(const job *j, int64_t channel, block_body body, void *state)
 {
-    for_blocks(j, channel, runs_of(j), j->g.channels, body, NULL);
+    for_blocks(j, channel, runs_of(j), j->g.channels, body, state);
 }
 
 typedef struct forward_job {
@@ -321,7 +316,7 @@ static void forward_channels(const void *job_, int64_t begin, int64_t end)
     for (int64_t c = begin; c < end; c++) {
         for (int64_t slab = 0; slab < f->j->slabs; slab++) slab_of_runs(f->j, slab, c);
         use_channel(f->j, c, f->share, f->mean, f->rstd);
-        write_channel(f->j, c, write_y);
+        write_channel(f->j, c, write_y, NULL);
     }
     end_stream();
 }
@@ -366,13 +361,12 @@ atto_status ATTO_LEVEL_NAME(batch_norm_forward)(atto_device *dev,
 /* dz, in buffer where it is not dy in place. */
 static const float *gradient(const job *j, const block *k, float *buffer)
 {
-    float normal[ATTO_BLOCK], z[ATTO_BLOCK];
+    float z[ATTO_BLOCK];
     const atto_activation act = j->a->act;
     if (act.kind == ATTO_ACT_IDENTITY)
         return load_block(span_at(j->a->dy, k->at, elements_of(k)), buffer);
     const float *dy = load_ahead(j->a->dy, k, buffer);
-    normalise(j, k, normal);
-    activate(j, k, normal, z);
+    preactivation(j, k, z);
     ATTO_LEVEL_NAME(act_loops)[act.kind].df(z, dy, buffer, elements_of(k), act.a, act.b);
     return buffer;
 }
@@ -388,16 +382,24 @@ static grad_block load_grad(const job *j, const block *k, float *of_x, float *of
                          in_place ? k->next - k->at : 0 };
 }
 
-/* Where a slab's sums are: those of the block's channels. */
+/* Where a slab's sums are: those of the block's channels; and where the channel's dz is kept, or
+ * NULL. */
 typedef struct slab_sums {
-    float *dz, *dzn;
+    float *dz, *dzn, *kept;
 } slab_sums;
+
+/* Of the block's channel: its elements so far. */
+static int64_t place_in_channel(const job *j, const block *k)
+{
+    return k->at / (j->g.channels * j->g.size) * j->g.size + k->at % j->g.size;
+}
 
 static void add_sums(const job *j, const block *k, void *state)
 {
     const slab_sums *slab = state;
     float of_x[ATTO_BLOCK], of_dz[ATTO_BLOCK];
-    const grad_block g = load_grad(j, k, of_x, of_dz);
+    float *to = slab->kept ? slab->kept + place_in_channel(j, k) : of_dz;
+    const grad_block g = load_grad(j, k, of_x, to);
     const grad_sums sums = { j->mean + k->channel, j->rstd + k->channel, slab->dz + k->channel,
                              slab->dzn + k->channel };
     add_grad_sums(&g, &sums);
@@ -406,15 +408,15 @@ static void add_sums(const job *j, const block *k, void *state)
 static void sum_rows(const job *j, int64_t slab)
 {
     const int64_t channels = j->g.channels;
-    slab_sums sums = { j->first + slab * channels, j->second + slab * channels };
+    slab_sums sums = { j->first + slab * channels, j->second + slab * channels, NULL };
     for (int64_t c = 0; c < channels; c++) sums.dz[c] = sums.dzn[c] = 0.0f;
     for_blocks(j, slab * j->per_slab, end_of_slab(j, slab), 1, add_sums, &sums);
 }
 
-static void sum_runs(const job *j, int64_t slab, int64_t channel)
+static void sum_runs(const job *j, int64_t slab, int64_t channel, float *kept)
 {
     const int64_t channels = j->g.channels, first = slab * j->per_slab;
-    slab_sums sums = { j->first + slab * channels, j->second + slab * channels };
+    slab_sums sums = { j->first + slab * channels, j->second + slab * channels, kept };
     sums.dz[channel] = sums.dzn[channel] = 0.0f;
     for_blocks(j, first * channels + channel, end_of_slab(j, slab) * channels, channels, add_sums,
                &sums);
@@ -427,7 +429,7 @@ static void sum_units(const void *job_, int64_t begin, int64_t end)
         if (j->rows)
             sum_rows(j, unit);
         else
-            sum_runs(j, unit / j->g.channels, unit % j->g.channels);
+            sum_runs(j, unit / j->g.channels, unit % j->g.channels, NULL);
     }
 }
 
@@ -466,9 +468,12 @@ static void put_dresidual(const job *j, const block *k, const float *dz)
 {
     float values[ATTO_BLOCK], old[ATTO_BLOCK];
     const span to = span_at(j->a->dresidual, k->at, elements_of(k));
-    memcpy(values, dz, (size_t)to.n * sizeof *values);
-    if (j->a->add_dresidual) accumulate_block(values, to, old);
-    put_block(values, to, j->streams);
+    if (j->a->add_dresidual) {
+        memcpy(values, dz, (size_t)to.n * sizeof *values);
+        accumulate_block(values, to, old);
+        dz = values;
+    }
+    put_block(dz, to, j->streams);
 }
 
 static void put_dx(const job *j, const block *k, const grad_block *g)
@@ -483,11 +488,17 @@ static void put_dx(const job *j, const block *k, const grad_block *g)
     store_block(dx, to);
 }
 
-static void write_dx(const job *j, const block *k, void *state)
+/* kept: the channel's dz, where add_sums has kept it, or NULL. */
+static void write_dx(const job *j, const block *k, void *kept)
 {
-    (void)state;
     float of_x[ATTO_BLOCK], of_dz[ATTO_BLOCK];
-    const grad_block g = load_grad(j, k, of_x, of_dz);
+    grad_block g;
+    if (kept) {
+        const float *x = load_block(span_at(j->a->x, k->at, elements_of(k)), of_x);
+        g = (grad_block){ x, (float *)kept + place_in_channel(j, k), k->n, 1, 0, 0 };
+    } else {
+        g = load_grad(j, k, of_x, of_dz);
+    }
     if (j->a->dresidual) put_dresidual(j, k, g.dz);
     if (j->a->dx) put_dx(j, k, &g);
 }
@@ -498,17 +509,53 @@ static void backward_runs(const void *job_, int64_t begin, int64_t end)
     end_stream();
 }
 
-/* Channel after channel: its sums, then dx. */
-static void backward_channels(const void *job_, int64_t begin, int64_t end)
+/* ---- channel after channel ---- */
+
+/* Neighbours in a unit: what is fetched ahead of a run belongs to the next channel. */
+#define CHANNELS_OF_UNIT 8
+
+typedef struct backward_job {
+    const job *j;
+    float *kept; /* [threads, values]: dz of the thread's channel; NULL: dy is dz */
+} backward_job;
+
+static int64_t units_of_channels(const void *job_, int64_t stage)
 {
-    const job *j = job_;
-    for (int64_t c = begin; c < end; c++) {
-        for (int64_t slab = 0; slab < j->slabs; slab++) sum_runs(j, slab, c);
+    (void)stage;
+    const backward_job *b = job_;
+    return (b->j->g.channels + CHANNELS_OF_UNIT - 1) / CHANNELS_OF_UNIT;
+}
+
+/* Each channel's sums, then its dx. */
+static void backward_unit(const void *job_, int64_t stage, int64_t unit, int32_t worker)
+{
+    (void)stage;
+    const backward_job *b = job_;
+    const job *j = b->j;
+    float *kept = b->kept ? b->kept + worker * j->g.values : NULL;
+    for (int64_t c = unit * CHANNELS_OF_UNIT; c < (unit + 1) * CHANNELS_OF_UNIT; c++) {
+        if (c >= j->g.channels) break;
+        for (int64_t slab = 0; slab < j->slabs; slab++) sum_runs(j, slab, c, kept);
         join_channel(j, c);
         use_channel_sums(j, c);
-        write_channel(j, c, write_dx);
+        write_channel(j, c, write_dx, kept);
     }
     end_stream();
+}
+
+static atto_status backward_channels(atto_device *dev, const job *j, int32_t threads)
+{
+    backward_job b = { j, NULL };
+    const int64_t size = threads * j->g.values;
+    atto_buffer header;
+    atto_tensor kept;
+    if (j->a->act.kind != ATTO_ACT_IDENTITY) {
+        ATTO_TRY(atto__scratch_tensor(dev, ATTO_F32, 1, &size, &header, &kept));
+        b.kept = atto__memory(&kept);
+    }
+    atto__parallel(threads, &(atto__work){ 1, units_of_channels, backward_unit, &b });
+    put_parameters(j);
+    return ATTO_OK;
 }
 
 atto_status ATTO_LEVEL_NAME(batch_norm_backward)(atto_device *dev,
@@ -525,11 +572,8 @@ atto_status ATTO_LEVEL_NAME(batch_norm_backward)(atto_device *dev,
     j.mean = floats_of(a->mean), j.rstd = floats_of(a->rstd);
     const int32_t threads = threads_for(dev, &j);
     dev->stats.launches++;
-    if (a->training && (a->dx || a->dresidual) && keeps_channels(&j, threads, 2)) {
-        atto__parallel_for(threads, j.g.channels, backward_channels, &j);
-        put_parameters(&j);
-        return ATTO_OK;
-    }
+    if (a->training && (a->dx || a->dresidual) && keeps_channels(&j, threads, 2))
+        return backward_channels(dev, &j, threads);
     if (a->dw || a->db || a->training)
         atto__parallel_for(threads, units_of(&j), sum_units, &j);
     else
