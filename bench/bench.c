@@ -241,7 +241,8 @@ static void count_work(const bench_case *c, const bench_tensors *t, bench_result
     }
     const double n = (double)atto_tensor_numel(out);
     const int64_t size = (int64_t)atto_dtype_size(c->dtype);
-    const bool again = c->row->held && c->row->cols * size > BENCH_ON_CHIP;
+    const int64_t column = c->row->reads * size + c->row->sums * (int64_t)sizeof(float);
+    const bool again = c->row->held && c->row->cols * column > BENCH_ON_CHIP;
     r->shape = atto_shape_of(out->rank, out->shape);
     r->bytes = n * (double)(c->row->reads * size * (again ? 2 : 1) +
                             c->row->writes * (int64_t)atto_dtype_size(out->dtype));

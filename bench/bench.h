@@ -27,8 +27,8 @@ typedef enum bench_layout {
 /* Small tensors that a row's prepare may add. */
 #define BENCH_EXTRAS 7
 
-/* Bytes of one row of a tensor that a multiprocessor can hold: registers and local memory are 256
- * and 228 KiB on large GPUs, and less where there is more to hold than the row. */
+/* Bytes that a multiprocessor can hold of a row, of all tensors that are read and of sums over rows:
+ * large GPUs have 256 KiB of registers, and work-items need half of theirs for all else. */
 #define BENCH_ON_CHIP (128 * 1024)
 
 /* The sizes of a row of matrices; zeroed where the row is elementwise. */
@@ -66,7 +66,8 @@ typedef struct bench_row {
     /* Shape of the tensors where bench_elements are 67,108,864, with others more or fewer rows;
      * 0 = as the options and the layout say. */
     int64_t rows, cols;
-    bool at_most; /* never more rows than that */
+    int64_t rows_each; /* rows that belong together, as those of an image; 0 = 1 */
+    bool at_most;      /* never more rows than that */
     atto_activation act;
     float dropout;
     atto_unary_kind unary;
@@ -79,7 +80,8 @@ typedef struct bench_row {
     uint32_t dtypes;         /* dtypes of x that run when the user names one */
     int32_t reads;           /* elementwise: tensors like x that must be read ... */
     int32_t writes;          /* ... and tensors like out that must be written */
-    bool held;           /* rows are read once only while they fit on a chip, see BENCH_ON_CHIP */
+    bool held;           /* rows are read once only while they fit on a chip, see BENCH_ON_CHIP, */
+    int32_t sums;        /* beside so many f32 sums over rows for each column */
     bool on_request;     /* runs where a filter names it only */
     double parts;        /* and what share of such a tensor more is read or written, */
     double words;        /* and how many 32-bit words per element */

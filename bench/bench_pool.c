@@ -104,10 +104,12 @@ CALLS(X)
 /* clang-format off */
 #define ROWS(name, op_, parts_, words_, dtypes_)                                              \
     { .op = op_, .pass = "forward", .call = name##_forward, .prepare = name##_prepare,        \
-      .rows = (int64_t)84 * CHANNELS * EDGE, .cols = EDGE, .reads = 1, .parts = parts_,       \
+      .rows = (int64_t)84 * CHANNELS * EDGE, .cols = EDGE, .rows_each = CHANNELS * EDGE,      \
+      .reads = 1, .parts = parts_,                                                            \
       .words = words_, .flops = 1, .default_dtypes = dtypes_, .dtypes = BENCH_FLOATS },       \
     { .op = op_, .pass = "backward", .call = name##_backward, .prepare = name##_prepare,      \
-      .rows = (int64_t)84 * CHANNELS * EDGE, .cols = EDGE, .writes = 1, .parts = parts_,      \
+      .rows = (int64_t)84 * CHANNELS * EDGE, .cols = EDGE, .rows_each = CHANNELS * EDGE,      \
+      .writes = 1, .parts = parts_,                                                           \
       .words = words_, .flops = 1, .default_dtypes = dtypes_, .dtypes = BENCH_FLOATS },
 #define BOTH (BENCH_DTYPE(ATTO_F32) | BENCH_DTYPE(ATTO_BF16))
 

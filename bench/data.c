@@ -82,9 +82,10 @@ int64_t bench_elements(const bench *b, atto_dtype dtype)
 static int64_t scaled_rows(const bench_row *row, int64_t n)
 {
     const double share = (double)n / (1 << 26);
-    const int64_t rows = (int64_t)((double)row->rows * share);
+    const int64_t each = row->rows_each > 0 ? row->rows_each : 1;
+    const int64_t rows = (int64_t)((double)row->rows * share) / each * each;
     if (share >= 1 && row->at_most) return row->rows;
-    return rows > 0 ? rows : 1;
+    return rows > 0 ? rows : each;
 }
 
 /* The logical shape of a row's tensors: its own, or n elements in its layout; n is rounded down to

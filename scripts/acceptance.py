@@ -326,7 +326,8 @@ layer_norm = norm(lambda x, c: F.layer_norm(x, x.shape[-1:], eps=c["eps"]), by_c
                   row_length, columns)
 rms_norm = norm(lambda x, c: x * torch.rsqrt(x.square().mean(-1, keepdim=True) + c["eps"]), by_column,
                 row_mean, row_length, columns, centred=False)
-group_norm = norm(lambda x, c: F.group_norm(x, groups_of(c), eps=c["eps"]), by_channel, group_mean,
+# Not F.group_norm, which refuses groups of one value where there is one sample.
+group_norm = norm(lambda x, c: torch.group_norm(x, groups_of(c), eps=c["eps"]), by_channel, group_mean,
                   group_size, channels)
 
 

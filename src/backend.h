@@ -65,7 +65,8 @@ typedef struct atto__vtable {
                         size_t bytes);
 
     /* A 32-bit word of device memory without waiting: *word is what the last read that has come
-     * back brought (0 when none has), and another read may start. The same block at every call. */
+     * back brought (0 when none has), and another read may start. The same block at every call. word
+     * NULL: what is under way is forgotten. */
     atto_status (*poll)(atto_device *dev, void *memory, uint32_t *word);
 
     /* Shows a block's bytes to the host, when everything enqueued has run, until unmap takes the

@@ -292,7 +292,8 @@ static atto_status tell_data_error(atto_device *dev, uint32_t word)
     ATTO_TRY(dev->vt->write(dev, dev->error_word->memory, 0, &zero, sizeof zero));
     return atto__fail(
         ATTO_E_INDEX,
-        "an earlier call met a label or an index out of range (error word 0x%" PRIx32 ")", word);
+        "an earlier call met a label or an index out of range; with ATTOCL_DEBUG=sync the call "
+        "itself fails");
 }
 
 atto_status atto__device_data_errors(atto_device *dev)
@@ -301,6 +302,7 @@ atto_status atto__device_data_errors(atto_device *dev)
     uint32_t word = 0;
     ATTO_TRY(dev->vt->read(dev, dev->error_word->memory, 0, &word, sizeof word));
     dev->error_armed = false;
+    if (word != 0) ATTO_TRY(dev->vt->poll(dev, dev->error_word->memory, NULL));
     return tell_data_error(dev, word);
 }
 

@@ -430,7 +430,7 @@ static void group_norm_module_matches_the_op(void **state)
     EXPECT_FAIL(atto_tape_end(tape), ATTO_E_SHAPE, "GroupNorm: the input is [3,4]|6 channels");
     atto_module_free(m);
     EXPECT_FAIL(atto_group_norm_create(test_dev, 4, 6, NULL, &m), ATTO_E_ARGUMENT,
-                "group_norm_create|4 groups of 6 channels");
+                "group_norm_create|4 groups do not divide 6 channels");
     EXPECT_FAIL(atto_group_norm_create(test_dev, 1, -1, NULL, &m), ATTO_E_SHAPE, "-1 channels");
     EXPECT_FAIL(atto_group_norm_create(NULL, 3, 6, NULL, &m), ATTO_E_NULL, "dev");
     atto_tape_free(tape);
@@ -582,7 +582,7 @@ static void group_norm_refuses_what_does_not_fit(void **state)
     for (int backward = 0; backward < 2; backward++) {
         refuse(integer_input, backward, ATTO_E_DTYPE, "x is i32");
         refuse(a_vector, backward, ATTO_E_SHAPE, "x has rank 1");
-        refuse(four_groups, backward, ATTO_E_ARGUMENT, "4 groups of 6 channels");
+        refuse(four_groups, backward, ATTO_E_ARGUMENT, "4 groups do not divide 6 channels");
         refuse(no_groups, backward, ATTO_E_ARGUMENT, "0 groups");
         refuse(negative_eps, backward, ATTO_E_ARGUMENT, "eps is -1");
         refuse(short_rstd, backward, ATTO_E_SHAPE, "rstd is [3,2]|expected [3,3]");

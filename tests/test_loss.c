@@ -920,7 +920,7 @@ static void loss_refuses_what_does_not_fit(void **state)
     for (int backward = 0; backward < 2; backward++) {
         const bool b = backward == 1;
         refuse(odd_kind, mse, b, ATTO_E_ARGUMENT, "7 is no loss");
-        refuse(odd_reduction, mse, b, ATTO_E_ARGUMENT, "4 is no reduction");
+        refuse(odd_reduction, mse, b, ATTO_E_ARGUMENT, "reduction is 4");
         refuse(negative_threshold, smooth, b, ATTO_E_ARGUMENT,
                "beta of smooth_l1 is -1|at least 0");
         refuse(nan_threshold, smooth, b, ATTO_E_ARGUMENT, "beta of smooth_l1");
@@ -1117,7 +1117,7 @@ static void loss_modules_refuse_bad_options(void **state)
     EXPECT_FAIL(atto_mse_loss_create(test_dev, NULL, NULL), ATTO_E_NULL,
                 "mse_loss_create: m is NULL");
     EXPECT_FAIL(atto_mse_loss_create(test_dev, &odd, &m), ATTO_E_ARGUMENT,
-                "mse_loss_create: 9 is no reduction");
+                "mse_loss_create: reduction is 9|0 to 3");
     assert_null(m);
     EXPECT_FAIL(atto_l1_loss_create(test_dev, &filled, &m), ATTO_E_ARGUMENT, "reserved[1]");
     EXPECT_FAIL(atto_smooth_l1_loss_create(test_dev, -0.5f, NULL, &m), ATTO_E_ARGUMENT,

@@ -1214,7 +1214,7 @@ static void pool_modules_refuse_wrong_numbers(void **state)
     EXPECT_FAIL(atto_avg_pool1d_create(test_dev, 3, &second, &m), ATTO_E_ARGUMENT, "one dimension");
     EXPECT_FAIL(atto_avg_pool2d_create(test_dev, 3, 3, &reserved, &m), ATTO_E_ARGUMENT, "reserved");
     EXPECT_FAIL(atto_adaptive_avg_pool2d_create(test_dev, 3, -1, &m), ATTO_E_ARGUMENT,
-                "output size 1 is -1");
+                "size 1 of the output is -1");
     EXPECT_FAIL(atto_adaptive_max_pool1d_create(NULL, 3, &m), ATTO_E_NULL, "dev is NULL");
     EXPECT_FAIL(atto_avg_pool1d_create(test_dev, 3, NULL, NULL), ATTO_E_NULL, "m is NULL");
 

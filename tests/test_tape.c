@@ -996,7 +996,7 @@ static void losses_refuse_bad_options(void **state)
     } rows[] = {
         { { .label_smoothing = 1.5f }, ATTO_E_ARGUMENT, "label_smoothing is 1.5", false },
         { { .label_smoothing = NAN }, ATTO_E_ARGUMENT, "label_smoothing", false },
-        { { .reduction = (atto_reduction)3 }, ATTO_E_ARGUMENT, "3 is no reduction", false },
+        { { .reduction = (atto_reduction)3 }, ATTO_E_ARGUMENT, "reduction is batch mean", false },
         { { .reserved = { 0, 1 } }, ATTO_E_ARGUMENT, "reserved[1]", false },
         { { .classes = 0 }, ATTO_E_ARGUMENT, "classes is 0", true },
         { { .classes = -2 }, ATTO_E_ARGUMENT, "classes is -2", true },

@@ -43,6 +43,15 @@ static int help(FILE *out)
     return out == stdout ? TOOL_OK : TOOL_USAGE;
 }
 
+/* getopt's own messages begin with argv[0]. */
+static int run_command(const command *c, int argc, char **argv)
+{
+    char name[64];
+    snprintf(name, sizeof name, "attocl %s", c->name);
+    argv[1] = name;
+    return c->run(argc - 1, argv + 1);
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 2) return help(stderr);
@@ -54,7 +63,7 @@ int main(int argc, char **argv)
         return TOOL_OK;
     }
     for (size_t i = 0; i < COMMANDS; i++)
-        if (strcmp(argv[1], commands[i].name) == 0) return commands[i].run(argc - 1, argv + 1);
+        if (strcmp(argv[1], commands[i].name) == 0) return run_command(&commands[i], argc, argv);
     fprintf(stderr, "attocl: no command '%s'; try attocl --help\n", argv[1]);
     return TOOL_USAGE;
 }
@@ -76,6 +85,24 @@ int tool_misuse(const char *command_name, const char *format, ...)
     fprintf(stderr, "; try attocl %s --help\n", command_name);
     va_end(arguments);
     return TOOL_USAGE;
+}
+
+int tool_bad_option(const char *command_name)
+{
+    fprintf(stderr, "try attocl %s --help\n", command_name);
+    return TOOL_USAGE;
+}
+
+bool tool_can_write(const char *path)
+{
+    if (strcmp(path, "-") == 0) return true;
+    FILE *there = fopen(path, "r");
+    FILE *file = fopen(path, "a");
+    if (!file) fprintf(stderr, "attocl: %s: %s\n", path, strerror(errno));
+    if (file) fclose(file);
+    if (there) fclose(there);
+    if (file && !there) remove(path);
+    return file != NULL;
 }
 
 void tool_progress(const char *format, ...)

@@ -22,7 +22,8 @@ static const char usage[] =
     "                       matrices have no more than that, and a shape of rows x outputs x "
     "inputs\n"
     "  -s, --samples N      timed samples per row (default: 25)\n"
-    "  -q, --quick          an eighth of the elements and 7 samples: for a look, not for figures\n"
+    "  -q, --quick          an eighth of the elements (unless --size) and 7 samples: for a look,\n"
+    "                       not for figures\n"
     "  -c, --csv            comma-separated values instead of a table\n"
     "  -j, --json FILE      write JSON as well (- is standard output, then without the table)\n"
     "  -l, --list           list the rows that would run\n"
@@ -477,9 +478,16 @@ static int parse_option(int option, request *r)
     case OPTION_TIMEOUT:
         return parse_value(option, r);
     default:
-        return TOOL_USAGE; /* getopt_long has said what is wrong */
+        return tool_bad_option("bench");
     }
     return TOOL_OK;
+}
+
+static bool has_ending(const char *path)
+{
+    const char *dot = strrchr(path, '.');
+    return dot &&
+           (strcmp(dot, ".svg") == 0 || strcmp(dot, ".png") == 0 || strcmp(dot, ".pdf") == 0);
 }
 
 int tool_bench(int argc, char **argv)
@@ -493,6 +501,15 @@ int tool_bench(int argc, char **argv)
     if (optind < argc) return tool_misuse("bench", "unexpected argument '%s'", argv[optind]);
     if (r.picture_path && (!r.json_path || strcmp(r.json_path, "-") == 0))
         return tool_misuse("bench", "--picture needs --json FILE");
+    if (r.picture_path && !has_ending(r.picture_path))
+        return tool_misuse("bench", "--picture is '%s', expected .svg, .png or .pdf",
+                           r.picture_path);
+    if (r.cpu_level && !r.cpu_math) return tool_misuse("bench", "--cpu-level needs --cpu-math");
+    if (r.cpu_math && r.first_call)
+        return tool_misuse("bench", "--cpu-math and --first-call exclude each other");
+    if ((r.json_path && !tool_can_write(r.json_path)) ||
+        (r.picture_path && !tool_can_write(r.picture_path)))
+        return TOOL_FAILED;
     if (r.first_call_child) return tool_first_call_child(r.device);
     if (r.first_call) return tool_first_call(r.device, r.json_path);
     if (r.cpu_math) return tool_cpu_math(r.cpu_level, r.json_path);

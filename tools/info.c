@@ -213,7 +213,7 @@ int tool_info(int argc, char **argv)
         else if (option == 'h')
             return fputs(usage, stdout), TOOL_OK;
         else
-            return TOOL_USAGE;
+            return tool_bad_option("info");
     }
     if (optind < argc) return tool_misuse("info", "unexpected argument '%s'", argv[optind]);
     return show(as_json);

@@ -66,15 +66,25 @@ bool peer_plot(const peer_options *options, const char *json_path, const char *p
 
 /* ---- the scripts ---- */
 
-/* Beside the sources this was built from, or where they were installed; NULL with a message. */
+/* Whether this program is the one in the folder where it was built. */
+static bool is_not_installed(void)
+{
+    char here[TALK_LINE];
+    const ssize_t length = readlink("/proc/self/exe", here, sizeof here - 1);
+    const size_t folder = strlen(ATTO_BUILD_FOLDER);
+    if (length < 0) return false;
+    here[length] = 0;
+    return strncmp(here, ATTO_BUILD_FOLDER, folder) == 0 && here[folder] == '/';
+}
+
+/* Beside the sources that this was built from, or where they were installed; NULL with a message. An
+ * installed program runs nothing from elsewhere. */
 static const char *find_script(const char *name, char *path, size_t bytes)
 {
-    static const char *const folders[] = { ATTO_BENCH_FOLDER, ATTO_INSTALLED_FOLDER };
-    for (size_t i = 0; i < sizeof folders / sizeof folders[0]; i++) {
-        const int used = snprintf(path, bytes, "%s/%s", folders[i], name);
-        if (used > 0 && (size_t)used < bytes && access(path, R_OK) == 0) return path;
-    }
-    fprintf(stderr, "attocl bench: %s is neither in %s nor in %s\n", name, folders[0], folders[1]);
+    const char *folder = is_not_installed() ? ATTO_BENCH_FOLDER : ATTO_INSTALLED_FOLDER;
+    const int used = snprintf(path, bytes, "%s/%s", folder, name);
+    if (used > 0 && (size_t)used < bytes && access(path, R_OK) == 0) return path;
+    fprintf(stderr, "attocl bench: %s is not in %s\n", name, folder);
     return NULL;
 }
 

@@ -454,7 +454,7 @@ static int parse_option(int option, request *r)
             return tool_misuse("selftest", "--huge is '%s', expected a number", optarg);
         break;
     default:
-        return TOOL_USAGE; /* getopt_long has said what is wrong */
+        return tool_bad_option("selftest");
     }
     return TOOL_OK;
 }
@@ -468,5 +468,7 @@ int tool_selftest(int argc, char **argv)
         if (code != TOOL_OK) return code < 0 ? TOOL_OK : code;
     }
     if (optind < argc) return tool_misuse("selftest", "unexpected argument '%s'", argv[optind]);
+    if (r.device && r.all) return tool_misuse("selftest", "--all and --device exclude each other");
+    if (r.json_path && !tool_can_write(r.json_path)) return TOOL_FAILED;
     return run(&r);
 }

@@ -28,6 +28,13 @@ int tool_fail(const char *doing, atto_status status);
 /* "attocl <command>: message" and a hint at --help on stderr; returns TOOL_USAGE. */
 int tool_misuse(const char *command, const char *format, ...);
 
+/* After getopt_long has said what is wrong: the hint alone; returns TOOL_USAGE. */
+int tool_bad_option(const char *command);
+
+/* Whether a file can be written there, before there is something to write; complains if not. "-"
+ * can. */
+bool tool_can_write(const char *path);
+
 /* A line on stderr that the next call overwrites, on a terminal only; NULL removes it. */
 void tool_progress(const char *format, ...);
 

@@ -217,11 +217,11 @@ static int parse_option(int option, request *r)
     case 't':
         r->bench.dtype = tool_parse_dtype(optarg);
         if (r->bench.dtype) return TOOL_OK;
-        return tool_misuse("tune", "dtype is '%s', expected f32, f16 or bf16", optarg);
+        return tool_misuse("tune", "--dtype is '%s', expected f32, f16 or bf16", optarg);
     case 'n':
         r->bench.elements = tool_parse_count(optarg, INT64_C(1) << 40);
         if (r->bench.elements > 0) return TOOL_OK;
-        return tool_misuse("tune", "size is '%s', expected a positive number", optarg);
+        return tool_misuse("tune", "--size is '%s', expected a positive number", optarg);
     case 'v':
         r->verbose = true;
         return TOOL_OK;
@@ -232,7 +232,7 @@ static int parse_option(int option, request *r)
         fputs(usage, stdout);
         return -1;
     default:
-        return TOOL_USAGE; /* getopt_long has said what is wrong */
+        return tool_bad_option("tune");
     }
 }
 

@@ -57,7 +57,7 @@ struct atto_batch_norm_args {
  * Saved     x, w, mean, rstd; b and residual unless act is the identity
  * Numerics  computed in f32 whatever the dtype; parts of a channel are merged by their means and
  *           squared deviations, so that no digits are lost where the mean is large. Sums have an
- *           order that the shape decides
+ *           order that the shape and the device decide
  * Layout    tensors without gaps, row-major or channels_last, are taken as they are; x and the like
  *           that do not lie as the output does are packed first
  * Empty     N = 0 changes no running statistics and counts no batch

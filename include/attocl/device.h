@@ -94,15 +94,16 @@ typedef struct atto_device_options {
                                  atto_device_tune. Only ways with the same bits are tried */
     bool profile;          /**< atto_event_elapsed works (ATTOCL_PROFILE=1); costs a little */
     int32_t num_threads; /**< CPU backend: threads, 0 = as OpenMP says, but one while other programs
-                                keep the processors busy; at most 16 or four for each processor
-                                (ATTOCL_THREADS) */
+                                keep the processors busy. No more are started than 16 or four for
+                                each processor (ATTOCL_THREADS) */
     int32_t index_bits;  /**< 64 = always use the kernels for huge tensors (ATTOCL_INDEX) */
     int32_t max_work_group;    /**< play a smaller device (ATTOCL_MAX_WORK_GROUP) */
     int32_t max_local_bytes;   /**< play a smaller device (ATTOCL_LOCAL_BYTES) */
     uint64_t max_memory_bytes; /**< refuse to hold more (ATTOCL_MEMORY) */
     const char *cpu_level;     /**< "base", "avx2", "avx512": at most this one (ATTOCL_CPU) */
     const char *cache_dir;  /**< built kernels (ATTOCL_CACHE_DIR); default $XDG_CACHE_HOME/attocl,
-                                 ~/.cache/attocl or %LOCALAPPDATA%\attocl */
+                                 ~/.cache/attocl or %LOCALAPPDATA%\attocl. PoCL keeps kernels by
+                                 itself: there only a folder that is named is used */
     const char *kernel_dir; /**< read .cl files from here instead of the embedded ones
                                  (ATTOCL_KERNEL_DIR) */
     const char *cblas;      /**< CPU backend: a library with cblas_sgemm (32-bit integers), such as

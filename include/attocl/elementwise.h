@@ -13,7 +13,7 @@ extern "C" {
  * Broadcasting, as in NumPy and PyTorch: shapes are aligned at the right; a size 1, or a dimension
  * that is not there, repeats. [5,1,3] and [2,3] make [5,2,3]. y must have the shape that the inputs
  * make. The gradient of an input that was repeated is the sum over the repetitions, in f32 and in
- * an order that depends on the shapes alone.
+ * an order that depends on the shapes, the strides and the device.
  *
  * Every op computes in f32 whatever the dtype.
  */

@@ -67,7 +67,7 @@ ATTO_API atto_status atto_layer_norm_forward(atto_device *dev,
  *
  * @param a  uses x, w, mean, rstd, dy, dx, dw, db, dims and the add_ flags
  *
- * Numerics  sums are in f32 and in an order that depends on the shape alone. Of no rows dw and db
+ * Numerics  sums are in f32 and in an order that depends on the shape and the device. Of no rows dw and db
  *           are 0
  * Returns   as atto_layer_norm_forward
  */

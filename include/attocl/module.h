@@ -72,7 +72,8 @@ ATTO_API atto_status atto_module_buffer(atto_module *m, const char *name, const 
  * contains m. */
 ATTO_API atto_status atto_module_child(atto_module *m, const char *name, atto_module *child);
 
-/** Training (new modules) or evaluation, for the whole tree: dropout draws only in training. */
+/** Training (new modules) or evaluation, for the whole tree. In training only, dropout draws, batch
+ * norm takes the batch's statistics, and running statistics move. */
 ATTO_API void atto_module_train(atto_module *m, bool training);
 ATTO_API bool atto_module_is_training(const atto_module *m);
 
@@ -111,7 +112,8 @@ typedef struct atto_linear_options {
 } atto_linear_options;
 
 /** y = x weight^T + bias, with weight [out, in] and bias [out], drawn as PyTorch does: uniform in
- * +-1/sqrt(in). options may be NULL. ATTO_E_ARGUMENT: a negative size, dropout outside [0, 1]. */
+ * +-1/sqrt(in). options may be NULL. ATTO_E_SHAPE: a negative size; ATTO_E_ARGUMENT: dropout
+ * outside [0, 1]. */
 ATTO_API atto_status atto_linear_create(atto_device *dev, int64_t in, int64_t out,
                                         const atto_linear_options *options, atto_module **m);
 
@@ -179,7 +181,7 @@ ATTO_API atto_status atto_huber_loss_create(atto_device *dev, float delta,
 /** Options of BCEWithLogitsLoss; zero is PyTorch's default. */
 typedef struct atto_bce_with_logits_loss_options {
     const float *weight; /**< read during the call; NULL = 1 for every element */
-    atto_shape weight_shape;
+    atto_shape weight_shape; /**< which broadcasts; at least one dimension where weight is given */
     const float *pos_weight; /**< likewise */
     atto_shape pos_weight_shape;
     atto_reduction reduction;
@@ -235,7 +237,7 @@ ATTO_API atto_status atto_group_norm_create(atto_device *dev, int64_t groups, in
 /** Options of InstanceNorm1d and InstanceNorm2d; zero is PyTorch's default. */
 typedef struct atto_instance_norm_module_options {
     float eps;                /**< 0 = 1e-5; ATTO_ZERO = 0 */
-    float momentum;           /**< 0 = 0.1; ATTO_ZERO = 0, as PyTorch's None is */
+    float momentum;           /**< 0 = 0.1; ATTO_ZERO = 0, which PyTorch's None means here */
     bool affine;              /**< weight and bias */
     bool track_running_stats; /**< in training, and used in evaluation */
     atto_dtype dtype;         /**< of weight and bias; 0 = f32. Statistics are f32 */

@@ -10,11 +10,6 @@
 extern "C" {
 #endif
 
-/** In options where 0 means the default: exactly 0. */
-#ifndef ATTO_ZERO
-#define ATTO_ZERO (-1)
-#endif
-
 /**
  * An optimiser owns the storage of what it trains. Making one moves values and gradients of all
  * trainable parameters into a few large blocks (chunks), with what the method remembers of each

@@ -16,8 +16,8 @@ extern "C" {
  *     window o    elements o stride - padding + j dilation, j = 0 .. kernel - 1, of its axis; those
  *                 outside 0 .. L - 1 are padding
  *     outputs     floor((L + 2 padding - dilation (kernel - 1) - 1) / stride) + 1
- *                 ceil_mode: rounded up; without the last one where it would begin behind L +
- *                 padding
+ *                 ceil_mode: rounded up; without the last one where it would begin at L +
+ *                 padding or behind
  *     adaptive    instead: as many outputs O as y has; window o is floor(o L / O) to
  *                 ceil((o + 1) L / O) - 1. kernel, stride, padding, dilation, ceil_mode are not
  *                 read

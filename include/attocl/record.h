@@ -139,7 +139,8 @@ ATTO_API atto_var atto_layer_norm(atto_tape *tape, atto_var x, int32_t dims,
 ATTO_API atto_var atto_rms_norm(atto_tape *tape, atto_var x, int32_t dims,
                                 const atto_layer_norm_options *options);
 
-/** Options of atto_batch_norm; NULL pointers are what is not there. */
+/** Options of atto_batch_norm; NULL pointers are what is not there. Never NULL themselves: either
+ * training or running statistics must be given. */
 typedef struct atto_batch_norm_options {
     const atto_var *weight, *bias;              /**< [C], f32 or like x */
     const atto_var *residual;                   /**< like x, added before act */

@@ -21,6 +21,9 @@
 extern "C" {
 #endif
 
+/** In options where 0 means the default: exactly 0. */
+#define ATTO_ZERO (-1)
+
 /** Result of every call that can fail: 0 is success, errors are negative. */
 typedef enum atto_status {
 #define X(NAME, value, text) ATTO_##NAME = value,

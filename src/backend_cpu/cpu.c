@@ -211,7 +211,7 @@ atto_status atto__cpu_read(atto_device *dev, void *memory, size_t offset_bytes, 
 atto_status atto__cpu_poll(atto_device *dev, void *memory, uint32_t *word)
 {
     (void)dev;
-    *word = *(const uint32_t *)memory;
+    if (word) *word = *(const uint32_t *)memory;
     return ATTO_OK;
 }
 

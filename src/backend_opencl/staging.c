@@ -150,6 +150,11 @@ atto_status atto__staging_poll(atto_device *dev, cl_mem memory, uint32_t *word)
     atto__opencl *cl = atto__opencl_of(dev);
     atto__staging *ring = &cl->staging;
     bool arrived = false;
+    if (!word) {
+        if (ring->answer) atto__cl.ReleaseEvent(ring->answer);
+        ring->answer = NULL;
+        return ATTO_OK;
+    }
     *word = 0;
     if (!ring->memory && !ring->refused) create_ring(dev, ring);
     if (ring->refused) return ATTO_OK; /* a sync or a read will tell */

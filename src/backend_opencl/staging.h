@@ -34,7 +34,7 @@ typedef struct atto__staging {
 atto_status atto__staging_write(atto_device *dev, cl_mem memory, size_t offset, const void *data,
                                 size_t bytes);
 
-/* The vtable's poll. */
+/* The vtable's poll. A read that is forgotten still writes its word; the next one comes behind it. */
 atto_status atto__staging_poll(atto_device *dev, cl_mem memory, uint32_t *word);
 
 /* The queue must be idle. */

@@ -22,7 +22,7 @@ static atto_status check_statistics(const char *what, const struct atto_batch_no
                  "%s: %s is NULL, and the other running statistics are not", what,
                  a->running_mean ? "running_var" : "running_mean");
     ATTO_REQUIRE(a->training || a->running_mean, ATTO_E_NULL,
-                 "%s: running_mean is NULL, and this is no training", what);
+                 "%s: running_mean is NULL: give running statistics, or set training", what);
     ATTO_REQUIRE(!a->training || !a->cumulative || !a->running_mean || a->batches, ATTO_E_NULL,
                  "%s: batches is NULL, which cumulative needs", what);
     ATTO_REQUIRE(!a->training || atto__batch_norm_of(a->x, false).values != 1, ATTO_E_ARGUMENT,
@@ -225,7 +225,8 @@ static atto_status create(atto_device *dev, const char *what, const atto_module_
     const atto_batch_norm_module_options none = { .eps = 0.0f };
     const atto_batch_norm_module_options *o = options ? options : &none;
     ATTO_TRY(atto__reserved_check(what, o->reserved));
-    ATTO_REQUIRE(channels >= 0, ATTO_E_SHAPE, "%s: %lld channels", what, (long long)channels);
+    ATTO_REQUIRE(channels >= 0, ATTO_E_SHAPE, "%s: %lld channels, expected 0 or more", what,
+                 (long long)channels);
     ATTO_TRY(check_numbers(what, o->act, atto__or_default(o->momentum, 0.1f),
                            atto__or_default(o->eps, 1e-5f)));
     const bool flat = cls == &batch_norm1d_class;

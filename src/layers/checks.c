@@ -13,6 +13,16 @@ atto_status atto__probability_check(const char *what, float p, const atto_rng *r
     return ATTO_OK;
 }
 
+atto_status atto__reduction_check(const char *what, atto_reduction reduction, atto_reduction last)
+{
+    static const char *const names[] = { "mean", "sum", "none", "batch mean" };
+    ATTO_REQUIRE((int)reduction >= 0 && reduction <= ATTO_REDUCTION_BATCH_MEAN, ATTO_E_ARGUMENT,
+                 "%s: reduction is %d, expected 0 to %d", what, (int)reduction, (int)last);
+    ATTO_REQUIRE(reduction <= last, ATTO_E_ARGUMENT,
+                 "%s: reduction is %s, expected mean, sum or none", what, names[reduction]);
+    return ATTO_OK;
+}
+
 atto_status atto__elementwise_check(const char *what, const char *in_name, const atto_tensor *in,
                                     const char *out_name, const atto_tensor *out)
 {

@@ -13,6 +13,9 @@ atto_status atto__activation_check(const char *what, atto_activation act);
 /* A dropout probability: 0 <= p <= 1, not NaN; the generator exists. */
 atto_status atto__probability_check(const char *what, float p, const atto_rng *rng);
 
+/* One of the reductions up to `last`. */
+atto_status atto__reduction_check(const char *what, atto_reduction reduction, atto_reduction last);
+
 /* out has the shape and dtype of in, which is f32, f16 or bf16. */
 atto_status atto__elementwise_check(const char *what, const char *in_name, const atto_tensor *in,
                                     const char *out_name, const atto_tensor *out);

@@ -26,9 +26,7 @@ static atto_status check_numbers(const char *what, float label_smoothing, atto_r
 {
     ATTO_REQUIRE(label_smoothing >= 0.0f && label_smoothing <= 1.0f, ATTO_E_ARGUMENT,
                  "%s: label_smoothing is %g, expected 0 to 1", what, (double)label_smoothing);
-    ATTO_REQUIRE((int)reduction >= ATTO_REDUCTION_MEAN && reduction <= ATTO_REDUCTION_NONE,
-                 ATTO_E_ARGUMENT, "%s: %d is no reduction", what, (int)reduction);
-    return ATTO_OK;
+    return atto__reduction_check(what, reduction, ATTO_REDUCTION_NONE);
 }
 
 static atto_status check_logits(const char *what, const atto_tensor *x)
@@ -55,6 +53,10 @@ static atto_status check_target(const char *what, const struct atto_cross_entrop
     ATTO_REQUIRE(atto__is_float(dtype), ATTO_E_DTYPE,
                  "%s: target is %s, expected i32, i64 or a float", what, atto_dtype_name(dtype));
     const atto_shape shape = atto_shape_of(a->x->rank, a->x->shape);
+    ATTO_REQUIRE(a->target->rank == shape.rank, ATTO_E_SHAPE,
+                 "%s: target is %s, which means probabilities in the shape of x; labels are i32 or "
+                 "i64",
+                 what, atto_dtype_name(dtype));
     const atto__expected shares = { "target", a->target, shape, a->x->dtype, true };
     return atto__tensors_check(what, &shares, 1);
 }

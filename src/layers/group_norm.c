@@ -14,7 +14,8 @@ static atto_status check_groups(const char *what, int64_t channels, int64_t grou
 {
     ATTO_TRY(atto__eps_check(what, eps));
     ATTO_REQUIRE(groups >= 1 && channels % groups == 0, ATTO_E_ARGUMENT,
-                 "%s: %lld groups of %lld channels", what, (long long)groups, (long long)channels);
+                 "%s: %lld groups do not divide %lld channels", what, (long long)groups,
+                 (long long)channels);
     return ATTO_OK;
 }
 
@@ -226,7 +227,8 @@ atto_status atto_group_norm_create(atto_device *dev, int64_t groups, int64_t cha
     const atto_norm_options none = { .eps = 0.0f };
     const atto_norm_options *o = options ? options : &none;
     ATTO_TRY(atto__reserved_check(what, o->reserved));
-    ATTO_REQUIRE(channels >= 0, ATTO_E_SHAPE, "%s: %lld channels", what, (long long)channels);
+    ATTO_REQUIRE(channels >= 0, ATTO_E_SHAPE, "%s: %lld channels, expected 0 or more", what,
+                 (long long)channels);
     ATTO_TRY(check_groups(what, channels, groups, atto__or_default(o->eps, 1e-5f)));
     const group_norm_module data = { .groups = groups, .channels = channels, .eps = o->eps };
     return atto__module_make(dev, what, &group_norm_class, &data, sizeof data, fill_group_norm, o,
@@ -324,7 +326,8 @@ static atto_status create_instance_norm(atto_device *dev, const char *what, int3
     const atto_instance_norm_module_options none = { .eps = 0.0f };
     const atto_instance_norm_module_options *o = options ? options : &none;
     ATTO_TRY(atto__reserved_check(what, o->reserved));
-    ATTO_REQUIRE(channels >= 0, ATTO_E_SHAPE, "%s: %lld channels", what, (long long)channels);
+    ATTO_REQUIRE(channels >= 0, ATTO_E_SHAPE, "%s: %lld channels, expected 0 or more", what,
+                 (long long)channels);
     ATTO_TRY(atto__eps_check(what, atto__or_default(o->eps, 1e-5f)));
     ATTO_TRY(atto__momentum_check(what, atto__or_default(o->momentum, 0.1f)));
     const instance_norm_module data = {

@@ -183,6 +183,8 @@ atto_status atto_linear_create(atto_device *dev, int64_t in, int64_t out,
 {
     ATTO_REQUIRE(m, ATTO_E_NULL, "linear_create: m is NULL");
     *m = NULL;
+    ATTO_REQUIRE(in >= 0 && out >= 0, ATTO_E_SHAPE, "linear_create: %s is %lld, expected 0 or more",
+                 in < 0 ? "in" : "out", (long long)(in < 0 ? in : out));
     const atto_linear_options none = { .no_bias = false };
     const atto_linear_options *o = options ? options : &none;
     ATTO_TRY(check_options(o));

@@ -43,8 +43,7 @@ static atto_status check_numbers(const char *what, atto_loss_kind kind, atto_red
 {
     ATTO_REQUIRE((int)kind >= 0 && kind < ATTO_LOSS_COUNT, ATTO_E_ARGUMENT, "%s: %d is no loss",
                  what, (int)kind);
-    ATTO_REQUIRE((int)reduction >= ATTO_REDUCTION_MEAN && reduction <= ATTO_REDUCTION_BATCH_MEAN,
-                 ATTO_E_ARGUMENT, "%s: %d is no reduction", what, (int)reduction);
+    ATTO_TRY(atto__reduction_check(what, reduction, ATTO_REDUCTION_BATCH_MEAN));
     return check_threshold(what, kind, threshold);
 }
 
@@ -320,10 +319,14 @@ static const atto_module_class classes[ATTO_LOSS_COUNT] = {
     CLASS(KL_DIV_LOG, "KLDivLoss"),
 };
 
-/* A weight as the host gives it. */
-static atto_status upload(atto_device *dev, const float *values, atto_shape shape, atto_tensor *out)
+/* A weight as the host gives it; a shape that was forgotten must not mean its first number. */
+static atto_status upload(atto_device *dev, const char *name, const float *values, atto_shape shape,
+                          atto_tensor *out)
 {
     if (!values) return ATTO_OK;
+    ATTO_REQUIRE(shape.rank > 0, ATTO_E_ARGUMENT,
+                 "bce_with_logits_loss_create: %s is given, but %s_shape has no dimension", name,
+                 name);
     ATTO_TRY(atto_tensor_alloc(dev, ATTO_F32, shape, out));
     return atto_tensor_write(out, values);
 }
@@ -332,8 +335,9 @@ static atto_status make_module(atto_device *dev, loss_module *loss,
                                const atto_bce_with_logits_loss_options *weights, atto_module **m)
 {
     if (weights) {
-        ATTO_TRY(upload(dev, weights->weight, weights->weight_shape, &loss->weight));
-        ATTO_TRY(upload(dev, weights->pos_weight, weights->pos_weight_shape, &loss->pos_weight));
+        ATTO_TRY(upload(dev, "weight", weights->weight, weights->weight_shape, &loss->weight));
+        ATTO_TRY(upload(dev, "pos_weight", weights->pos_weight, weights->pos_weight_shape,
+                        &loss->pos_weight));
     }
     return atto_module_create(dev, &classes[loss->r.kind], loss, m);
 }

@@ -23,9 +23,7 @@ static atto_shape positions_of(const atto_tensor *x)
 
 static atto_status check_reduction(const char *what, atto_reduction reduction)
 {
-    ATTO_REQUIRE((int)reduction >= ATTO_REDUCTION_MEAN && reduction <= ATTO_REDUCTION_NONE,
-                 ATTO_E_ARGUMENT, "%s: %d is no reduction", what, (int)reduction);
-    return ATTO_OK;
+    return atto__reduction_check(what, reduction, ATTO_REDUCTION_NONE);
 }
 
 /* x, or dx, which stands for it in backward. */

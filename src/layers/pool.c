@@ -203,8 +203,8 @@ static atto_status check_request(const request *r)
 {
     for (int32_t at = 0; r->window.adaptive && at < r->window.dims; at++)
         ATTO_REQUIRE(r->out[at] >= 0, ATTO_E_ARGUMENT,
-                     "%s: output size %d is %" PRId64 ", expected 0 or more", r->what, (int)at,
-                     r->out[at]);
+                     "%s: size %d of the output is %" PRId64 ", expected 0 or more", r->what,
+                     (int)at, r->out[at]);
     ATTO_REQUIRE(!r->indices || r->indices == ATTO_I32 || r->indices == ATTO_I64, ATTO_E_DTYPE,
                  "%s: options: indices is %s, expected i32 or i64", r->what,
                  atto_dtype_name(r->indices));

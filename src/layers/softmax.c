@@ -19,7 +19,7 @@ const char *atto_softmax_name(atto_softmax_kind kind)
 static atto_status check_kind(const char *what, atto_softmax_kind kind)
 {
     ATTO_REQUIRE((int)kind >= 0 && kind < ATTO_SOFTMAX_COUNT, ATTO_E_ARGUMENT,
-                 "%s: %d is no softmax", what, (int)kind);
+                 "%s: kind is %d, expected 0 to %d", what, (int)kind, ATTO_SOFTMAX_COUNT - 1);
     return ATTO_OK;
 }
 

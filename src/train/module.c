@@ -345,8 +345,8 @@ static atto_status check_apply(const atto_tape *tape, const atto_module *m, int3
     ATTO_REQUIRE(m->dev == tape->dev, ATTO_E_DEVICE,
                  "%s: the module lives on another device than the tape", m->cls->name);
     ATTO_REQUIRE(inputs == 1 ? m->cls->forward != NULL : m->cls->forward2 != NULL, ATTO_E_ARGUMENT,
-                 "%s: the module does not take %d input%s", m->cls->name, (int)inputs,
-                 inputs == 1 ? "" : "s");
+                 "%s: the module takes %s", m->cls->name,
+                 inputs == 1 ? "two inputs, through atto_apply2" : "one input, through atto_apply");
     return ATTO_OK;
 }
 

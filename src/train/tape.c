@@ -161,9 +161,9 @@ atto__value *atto__tape_value(atto_tape *tape, const char *call, atto_var v)
         v.generation == tape->generation && v.slot >= 0 && (size_t)v.slot < tape->values.count;
     atto__value *value = is_ours ? &atto__values(tape)[v.slot] : NULL;
     if (value && value->is_named) return value;
-    atto__tape_fail(
-        tape, atto__fail(ATTO_E_STATE, "%s: the value is %s", call,
-                         value ? "dead: its scope has ended" : "of another step or another tape"));
+    atto__tape_fail(tape, atto__fail(ATTO_E_STATE, "%s: the value is %s", call,
+                                     value ? "dead: its scope has ended"
+                                           : "of another step or another tape, or was never set"));
     return NULL;
 }
 
