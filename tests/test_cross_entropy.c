@@ -778,7 +778,8 @@ static void cross_entropy_refuses_what_does_not_fit(void **state)
         refuse(other_target, true, backward, ATTO_E_DTYPE, "target is f16");
         refuse(short_lse, false, backward, ATTO_E_SHAPE, "lse is [5]");
         refuse(loss_by_position, false, backward, ATTO_E_SHAPE, "loss is []|expected [6]");
-        refuse(odd_reduction, false, backward, ATTO_E_ARGUMENT, "reduction is batch mean|mean, sum or none");
+        refuse(odd_reduction, false, backward, ATTO_E_ARGUMENT,
+               "reduction is batch mean|mean, sum or none");
         refuse(much_smoothing, false, backward, ATTO_E_ARGUMENT, "label_smoothing is 1.5");
         refuse(nan_smoothing, false, backward, ATTO_E_ARGUMENT, "label_smoothing is");
         refuse(ignore_a_class, true, backward, ATTO_E_ARGUMENT, "ignore_index is 0");

@@ -643,7 +643,8 @@ static void nll_loss_refuses_what_does_not_fit(void **state)
         refuse(other_weight, backward, ATTO_E_DTYPE, "weight is f16");
         refuse(long_total, backward, ATTO_E_SHAPE, "total is [5]|expected []");
         refuse(loss_by_position, backward, ATTO_E_SHAPE, "loss is []|expected [6]");
-        refuse(odd_reduction, backward, ATTO_E_ARGUMENT, "reduction is batch mean|mean, sum or none");
+        refuse(odd_reduction, backward, ATTO_E_ARGUMENT,
+               "reduction is batch mean|mean, sum or none");
     }
 }
 
@@ -712,7 +713,8 @@ static void nll_loss_module_refuses_bad_options(void **state)
     atto_module *m;
     EXPECT_FAIL(atto_nll_loss_create(NULL, NULL, &m), ATTO_E_NULL, "nll_loss_create: dev is NULL");
     EXPECT_FAIL(atto_nll_loss_create(test_dev, NULL, NULL), ATTO_E_NULL, "m is NULL");
-    EXPECT_FAIL(atto_nll_loss_create(test_dev, &odd, &m), ATTO_E_ARGUMENT, "reduction is batch mean|mean, sum or none");
+    EXPECT_FAIL(atto_nll_loss_create(test_dev, &odd, &m), ATTO_E_ARGUMENT,
+                "reduction is batch mean|mean, sum or none");
     EXPECT_FAIL(atto_nll_loss_create(test_dev, &unsized, &m), ATTO_E_ARGUMENT, "classes is 0");
     EXPECT_FAIL(atto_nll_loss_create(test_dev, &filled, &m), ATTO_E_ARGUMENT, "reserved[0]");
     assert_null(m);

@@ -180,7 +180,7 @@ ATTO_API atto_status atto_huber_loss_create(atto_device *dev, float delta,
 
 /** Options of BCEWithLogitsLoss; zero is PyTorch's default. */
 typedef struct atto_bce_with_logits_loss_options {
-    const float *weight; /**< read during the call; NULL = 1 for every element */
+    const float *weight;     /**< read during the call; NULL = 1 for every element */
     atto_shape weight_shape; /**< which broadcasts; at least one dimension where weight is given */
     const float *pos_weight; /**< likewise */
     atto_shape pos_weight_shape;
