@@ -27,8 +27,8 @@ typedef enum bench_layout {
 /* Small tensors that a row's prepare may add. */
 #define BENCH_EXTRAS 7
 
-/* Bytes that a multiprocessor can hold of a row, of all tensors that are read and of sums over rows:
- * large GPUs have 256 KiB of registers, and work-items need half of theirs for all else. */
+/* Bytes that a multiprocessor can hold of a row, of all tensors that are read and of sums over
+ * rows: large GPUs have 256 KiB of registers, and work-items need half of theirs for all else. */
 #define BENCH_ON_CHIP (128 * 1024)
 
 /* The sizes of a row of matrices; zeroed where the row is elementwise. */

@@ -67,8 +67,8 @@ ATTO_API atto_status atto_layer_norm_forward(atto_device *dev,
  *
  * @param a  uses x, w, mean, rstd, dy, dx, dw, db, dims and the add_ flags
  *
- * Numerics  sums are in f32 and in an order that depends on the shape and the device. Of no rows dw and db
- *           are 0
+ * Numerics  sums are in f32 and in an order that depends on the shape and the device. Of no rows
+ *           dw and db are 0
  * Returns   as atto_layer_norm_forward
  */
 ATTO_API atto_status atto_layer_norm_backward(atto_device *dev,
