@@ -89,7 +89,8 @@ atto_status atto__shape_check(const atto_tensor *t, const char *what)
                  (int)t->dtype, t->dtype ? "" : " (a zeroed tensor: not allocated, or freed)");
     ATTO_TRY(check_sizes(t, what));
     ATTO_REQUIRE(t->offset >= 0 && t->offset <= LIMIT, ATTO_E_ARGUMENT,
-                 "%s: offset is %" PRId64 ", expected 0 or more", what, t->offset);
+                 "%s: offset is %" PRId64 ", expected 0 to %" PRId64, what, t->offset,
+                 (int64_t)LIMIT);
     return ATTO_OK;
 }
 

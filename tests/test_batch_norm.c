@@ -503,6 +503,29 @@ static void batch_norm_keeps_the_digits_of_many_rows(void **state)
     }
 }
 
+/* H1: parts whose means are less than a rounding of 1e4 apart; 0, 1, 1, 2 steps above it the variance is
+ * half a step squared. rstd has its own roundings only. */
+static void batch_norm_merges_close_means(void **state)
+{
+    (void)state;
+    const atto_shape shapes[] = { atto_shape3(2, 1, 2), atto_shape2(256, 1),
+                                  atto_shape3(64, 1, 16) };
+    const double step = 0x1p-10; /* of floats near 1e4 */
+    for (int i = 0; i < 3; i++) {
+        bn_scene s;
+        double rstd;
+        begin(&s, &(bn_case){ .shape = shapes[i], .seed = 1780 });
+        for (int64_t k = 0; k < s.numel; k++)
+            s.x[k] = 1e4 + step * (double)(k % 2 + (k >= s.numel / 2));
+        build(&s);
+        s.args.eps = 0.0f;
+        MUST(atto_batch_norm_forward(test_dev, &s.args));
+        test_tensor_get(&s.trstd, &rstd);
+        assert_true(fabs(rstd * step / sqrt(2.0) - 1.0) < 1e-6);
+        end(&s);
+    }
+}
+
 /* H8 */
 static void batch_norm_of_one_large_image_is_exact(void **state)
 {
@@ -798,14 +821,13 @@ static atto_status take_buffer(void *data, const char *key, const atto_tensor *t
 }
 
 /* Three batches of training with plain means, then evaluation by them; a residual behind it. */
-static void batch_norm_modules_track_and_evaluate(void **state)
+static void track_and_evaluate(atto_activation act)
 {
-    (void)state;
     bn_scene s;
     begin(&s, &(bn_case){ .shape = atto_shape3(4, 3, 5),
                           .residual = true,
                           .dresidual = true,
-                          .act = atto_gelu(),
+                          .act = act,
                           .running = true,
                           .seed = 2000 });
     build(&s);
@@ -813,7 +835,7 @@ static void batch_norm_modules_track_and_evaluate(void **state)
     atto_tape *tape;
     atto_tensor buffers[3], got;
     int64_t batches;
-    const atto_batch_norm_module_options options = { .cumulative = true, .act = atto_gelu() };
+    const atto_batch_norm_module_options options = { .cumulative = true, .act = act };
     MUST(atto_batch_norm1d_create(test_dev, 3, &options, &m));
     MUST(atto_tape_create(test_dev, &tape));
     MUST(atto_module_buffers(m, take_buffer, buffers));
@@ -858,8 +880,7 @@ static void batch_norm_modules_track_and_evaluate(void **state)
     for (int64_t i = 0; i < s.numel; i++) {
         const int64_t c = i / 5 % 3;
         const double z = (s.x[i] - mean[c]) / sqrt((double)running[1][c] + 1e-5);
-        assert_true(fabs(values[i] - oracle_act_forward(atto_gelu(), 0.0f, (atto_rng){ 0 }, 0, z)) <
-                    1e-5);
+        assert_true(fabs(values[i] - oracle_act_forward(act, 0.0f, (atto_rng){ 0 }, 0, z)) < 1e-5);
     }
     free(values);
     MUST(atto_tape_end(tape));
@@ -868,6 +889,53 @@ static void batch_norm_modules_track_and_evaluate(void **state)
     atto_tape_free(tape);
     atto_module_free(m);
     end(&s);
+}
+
+static void batch_norm_modules_track_and_evaluate(void **state)
+{
+    (void)state;
+    track_and_evaluate(atto_gelu());
+    track_and_evaluate(atto_identity());
+}
+
+/* The gradient of x where it is the residual too is the sum of both, and a leaky ReLU of slope 1 is the
+ * identity: 4 roundings of terms below 8. */
+static void batch_norm_adds_the_gradient_of_a_residual_once(void **state)
+{
+    (void)state;
+    enum { N = 6 };
+    const float x[N] = { 1, -1, 2, 0.5f, 3, 1 }, dy[N] = { 0.25f, -2, 1, 3, -1, 0.5f };
+    const atto_activation acts[] = { atto_identity(), atto_leaky_relu(1.0f) };
+    atto_tape *tape;
+    atto_tensor t, upstream, got;
+    float dx[N], dr[N], both[N];
+    MUST(atto_tape_create(test_dev, &tape));
+    MUST(atto_tensor_alloc(test_dev, ATTO_F32, atto_shape2(3, 2), &t));
+    MUST(atto_tensor_alloc(test_dev, ATTO_F32, atto_shape2(3, 2), &upstream));
+    MUST(atto_tensor_write(&t, x));
+    MUST(atto_tensor_write(&upstream, dy));
+    for (int i = 0; i < 2; i++) {
+        float *into[] = { dx, both };
+        for (int own = 0; own < 2; own++) {
+            const atto_var a = atto_borrow(tape, &t, true), r = atto_borrow(tape, &t, true);
+            const atto_batch_norm_options options = { .residual = own ? &a : &r,
+                                                      .act = acts[i],
+                                                      .training = true };
+            MUST(atto_backward_from(tape, atto_batch_norm(tape, a, &options), &upstream));
+            MUST(atto_var_grad(tape, a, &got));
+            MUST(atto_tensor_read(&got, into[own]));
+            if (own == 0) {
+                MUST(atto_var_grad(tape, r, &got));
+                MUST(atto_tensor_read(&got, dr));
+            }
+            MUST(atto_tape_end(tape));
+        }
+        for (int k = 0; k < N; k++) assert_true(dr[k] == dy[k]);
+        for (int k = 0; k < N; k++) assert_true(fabsf(both[k] - (dx[k] + dy[k])) <= 0x1p-19f);
+    }
+    atto_tensor_free(&t);
+    atto_tensor_free(&upstream);
+    atto_tape_free(tape);
 }
 
 static void batch_norm_modules_refuse_what_does_not_fit(void **state)
@@ -980,6 +1048,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(batch_norm_has_both_variances),
     cmocka_unit_test(batch_norm_keeps_the_digits_of_a_large_mean),
     cmocka_unit_test(batch_norm_keeps_the_digits_of_many_rows),
+    cmocka_unit_test(batch_norm_merges_close_means),
     cmocka_unit_test(batch_norm_of_one_large_image_is_exact),
     cmocka_unit_test(batch_norm_refuses_one_value_in_training),
     cmocka_unit_test(batch_norm_of_no_values),
@@ -990,6 +1059,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(batch_norm_that_falls_back_updates_statistics_once),
     cmocka_unit_test(batch_norm_modules_have_pytorchs_state),
     cmocka_unit_test(batch_norm_modules_track_and_evaluate),
+    cmocka_unit_test(batch_norm_adds_the_gradient_of_a_residual_once),
     cmocka_unit_test(batch_norm_modules_refuse_what_does_not_fit),
 };
 TEST_MAIN("batch_norm", tests)

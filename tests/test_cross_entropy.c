@@ -601,6 +601,28 @@ static void cross_entropy_finds_labels_that_are_no_class(void **state)
         }
 }
 
+/* Equal logits: dx = (1/C - q) of one position, and q = smoothing / C but for the label. The shares add
+ * up to exactly 1, whoever adds them; added one after another 8191 equal ones are off by 1e-4. 1/C is
+ * exact as the exponential of a logarithm to |log C| u, 9 u, and five roundings. */
+static void cross_entropy_smooths_by_shares_of_exactly_one(void **state)
+{
+    (void)state;
+    enum { C = 8191 };
+    ce_scene s;
+    begin(&s, &(ce_case){ .shape = atto_shape3(1, C, 2), .smoothing = 0.1f, .seed = 1300 });
+    for (int64_t i = 0; i < 2 * C; i++) s.x[i] = 1.0;
+    s.target[0] = s.target[1] = 0.0;
+    build(&s);
+    const double want = *s.dloss * (1.0 - (double)0.1f) / C / 2.0;
+    double *dx = test_doubles(2 * C);
+    MUST(atto_cross_entropy_forward(test_dev, &s.args));
+    MUST(atto_cross_entropy_backward(test_dev, &s.args));
+    test_tensor_get(&s.tdx, dx);
+    for (int64_t i = 2; i < 2 * C; i++) assert_true(fabs(dx[i] / want - 1.0) < 32 * 0x1p-24);
+    free(dx);
+    end(&s);
+}
+
 static void cross_entropy_tells_of_bad_labels_at_a_read(void **state)
 {
     (void)state;
@@ -801,6 +823,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(cross_entropy_takes_any_size),
     cmocka_unit_test(cross_entropy_of_probabilities_takes_any_size),
     cmocka_unit_test(cross_entropy_smooths_labels_of_any_size),
+    cmocka_unit_test(cross_entropy_smooths_by_shares_of_exactly_one),
     cmocka_unit_test(cross_entropy_takes_f16_and_bf16),
     cmocka_unit_test(cross_entropy_takes_any_layout),
     cmocka_unit_test(cross_entropy_backward_takes_another_alignment),

@@ -453,6 +453,29 @@ static void group_norm_keeps_the_digits_of_a_large_mean(void **state)
     end(&s);
 }
 
+/* H1: a group's channels, and slabs of rows, have means less than a rounding of 1e4 apart. */
+static void group_norm_merges_close_means(void **state)
+{
+    (void)state;
+    const double step = 0x1p-10; /* of floats near 1e4 */
+    for (int last = 0; last < 2; last++) {
+        gn_scene s;
+        double rstd;
+        begin(&s, &(gn_case){ .shape = atto_shape3(1, 2, 256),
+                              .groups = 1,
+                              .layout = last ? LAYOUT_CHANNELS_LAST : LAYOUT_DENSE,
+                              .seed = 820 });
+        for (int64_t i = 0; i < s.numel; i++)
+            s.x[i] = 1e4 + step * (double)(i % 2 + (last ? i % 256 >= 128 : i >= 256));
+        build(&s);
+        s.args.eps = 0.0f;
+        MUST(atto_group_norm_forward(test_dev, &s.args));
+        test_tensor_get(&s.trstd, &rstd);
+        assert_true(fabs(rstd * step / sqrt(2.0) - 1.0) < 1e-6);
+        end(&s);
+    }
+}
+
 /* I1 */
 static void group_norm_of_no_values(void **state)
 {
@@ -606,6 +629,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(group_norm_of_16_mib_is_right),
     cmocka_unit_test(group_norm_module_matches_the_op),
     cmocka_unit_test(group_norm_keeps_the_digits_of_a_large_mean),
+    cmocka_unit_test(group_norm_merges_close_means),
     cmocka_unit_test(group_norm_of_no_values),
     cmocka_unit_test(group_norm_of_no_images_learns_nothing),
     cmocka_unit_test(group_norm_refuses_what_does_not_fit),

@@ -23,7 +23,8 @@ typedef struct job {
     int64_t slabs, per_slab;       /* of n */
     const float *mean, *rstd;      /* [channels] */
     const float *w, *b;            /* [channels] */
-    float *first, *second;         /* [slabs, channels]: mean and squares, or sums of dz and dz n */
+    double *means;                 /* [slabs, channels] */
+    float *first, *second;         /* [slabs, channels]: sums of dz and dz n; second also squares */
     float *scale, *offset, *slope; /* [channels]: what dx is made with */
 } job;
 
@@ -57,7 +58,7 @@ static void slab_of_runs(const job *j, int64_t slab, int64_t channel)
     moments m = { 0.0, 0.0, 0.0 };
     for (int64_t n = slab * j->per_slab; n < end_of_slab(j, slab); n++)
         merge_run(&m, j->a->x, (n * j->g.channels + channel) * j->g.size, j->g.size);
-    j->first[slab * j->g.channels + channel] = (float)m.mean;
+    j->means[slab * j->g.channels + channel] = m.mean;
     j->second[slab * j->g.channels + channel] = (float)m.squares;
 }
 
@@ -65,7 +66,7 @@ static void slab_of_rows(const job *j, int64_t slab)
 {
     const int64_t channels = j->g.channels, first = slab * j->per_slab;
     moments_of_rows(j->a->x, first * channels, end_of_slab(j, slab) - first, channels,
-                    j->first + slab * channels, j->second + slab * channels);
+                    j->means + slab * channels, j->second + slab * channels);
 }
 
 /* Units are slabs of rows, or channels of slabs. */
@@ -85,7 +86,7 @@ static moments moments_of_channel(const job *j, int64_t channel)
     moments m = { 0.0, 0.0, 0.0 };
     for (int64_t slab = 0; slab < j->slabs; slab++) {
         const int64_t at = slab * j->g.channels + channel, n = end_of_slab(j, slab);
-        merge(&m, (double)((n - slab * j->per_slab) * j->g.size), (double)j->first[at],
+        merge(&m, (double)((n - slab * j->per_slab) * j->g.size), j->means[at],
               (double)j->second[at]);
     }
     return m;
@@ -262,14 +263,15 @@ static int64_t units_of(const job *j)
     return j->rows ? j->slabs : j->slabs * j->g.channels;
 }
 
-/* Scratch: two arrays for slabs, seven of channels, of which the first two are *arrays. */
+/* Scratch: three arrays for slabs, seven of channels, of which the first two are *arrays. */
 static atto_status begin(atto_device *dev, job *j, atto_buffer *header, float **arrays)
 {
     atto_tensor scratch;
     const int64_t channels = j->g.channels, slabs = j->slabs * channels;
-    const int64_t size = 7 * channels + 2 * slabs;
+    const int64_t size = 7 * channels + 4 * slabs;
     ATTO_TRY(atto__scratch_tensor(dev, ATTO_F32, 1, &size, header, &scratch));
-    *arrays = atto__memory(&scratch);
+    j->means = atto__memory(&scratch);
+    *arrays = (float *)(j->means + slabs);
     j->scale = *arrays + 2 * channels;
     j->offset = j->scale + channels;
     j->slope = j->offset + channels;

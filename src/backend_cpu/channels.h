@@ -104,9 +104,10 @@ static inline void merge_rows(channel_moments *m, const atto_tensor *x, int64_t 
     merge_channels(m, (double)rows, n, &s);
 }
 
-/* Mean and squares of each channel over rows of them, the first of which begins at element at. */
+/* Mean and squares of each channel over rows of them, the first of which begins at element at. Means
+ * that are merged must not be rounded: their differences are squared. */
 static inline void moments_of_rows(const atto_tensor *x, int64_t at, int64_t rows, int64_t channels,
-                                   float *mean, float *squares)
+                                   double *mean, float *squares)
 {
     for (int64_t first = 0; first < channels; first += ATTO_BLOCK) {
         channel_moments m;
@@ -119,7 +120,7 @@ static inline void moments_of_rows(const atto_tensor *x, int64_t at, int64_t row
                        (int32_t)(left < ROWS_MERGED ? left : ROWS_MERGED), channels, n);
         }
         for (int32_t i = 0; i < n; i++) {
-            mean[first + i] = (float)m.mean[i];
+            mean[first + i] = m.mean[i];
             squares[first + i] = (float)m.squares[i];
         }
     }

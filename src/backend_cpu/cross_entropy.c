@@ -345,7 +345,7 @@ typedef struct upstream {
 
 static float sum_of_targets(const job *j, const verdict *v, int64_t position)
 {
-    if (!j->c.soft && !j->c.smoothed) return v->weight;
+    if (!j->c.soft && (!j->c.smoothed || !j->a->weight)) return v->weight;
     float sum = 0.0f, q[ATTO_BLOCK];
     for (int64_t first = 0; first < j->c.classes; first += ATTO_BLOCK) {
         const int64_t left = j->c.classes - first;

@@ -29,7 +29,8 @@ typedef struct job {
     bool streams;                          /* results pass the caches by */
     const float *w, *b;                    /* [channels] */
     float *mean, *rstd;                    /* [n, groups] */
-    float *first, *second;                 /* [n, slabs, channels]: mean and squares, or two sums */
+    double *means;                         /* [n, slabs, channels] */
+    float *first, *second;                 /* likewise: two sums; second also squares */
     float *shift, *scale, *offset, *slope; /* [n, channels]: what results are made with */
     float *dw, *db;                        /* [channels] */
     void (*collect)(const struct job *j, int64_t unit);
@@ -184,10 +185,11 @@ static atto_status begin(atto_device *dev, job *j, const atto_tensor *b, atto_bu
 {
     const int64_t stats = j->n * j->groups, numbers = j->n * j->channels;
     const int64_t parts = numbers * j->slabs;
-    const int64_t size = 2 * (2 * j->channels + stats + parts) + 4 * numbers;
+    const int64_t size = 2 * (2 * j->channels + stats + 2 * parts) + 4 * numbers;
     atto_tensor scratch;
     ATTO_TRY(atto__scratch_tensor(dev, ATTO_F32, 1, &size, header, &scratch));
-    float *at = atto__memory(&scratch);
+    j->means = atto__memory(&scratch);
+    float *at = (float *)(j->means + parts);
     j->w = parameter_of(j->a->w, 1.0f, j->channels, at);
     j->b = parameter_of(b, 0.0f, j->channels, at + j->channels);
     j->mean = stats > 0 && j->a->mean ? floats_of(j->a->mean) : at + 2 * j->channels;
@@ -211,12 +213,12 @@ static void collect_moments(const job *j, int64_t unit)
     const int64_t at = (image * j->size + slab * j->per_slab) * j->channels;
     moments m = { 0.0, 0.0, 0.0 };
     if (j->last) {
-        moments_of_rows(j->a->x, at, rows_of(j, slab), j->channels, j->first + unit * j->channels,
+        moments_of_rows(j->a->x, at, rows_of(j, slab), j->channels, j->means + unit * j->channels,
                         j->second + unit * j->channels);
         return;
     }
     merge_run(&m, j->a->x, unit * j->size, j->size);
-    j->first[unit] = (float)m.mean;
+    j->means[unit] = m.mean;
     j->second[unit] = (float)m.squares;
 }
 
@@ -226,7 +228,7 @@ static moments moments_of_group(const job *j, int64_t image, int64_t group)
     for (int64_t slab = 0; slab < j->slabs; slab++)
         for (int64_t c = group * j->per_group; c < (group + 1) * j->per_group; c++) {
             const int64_t part = part_of(j, image, slab, c);
-            merge(&m, (double)rows_of(j, slab), (double)j->first[part], (double)j->second[part]);
+            merge(&m, (double)rows_of(j, slab), j->means[part], (double)j->second[part]);
         }
     return m;
 }

@@ -116,13 +116,13 @@ static void sum_tasks(const void *job_, int64_t begin, int64_t end)
     for (int64_t task = begin; task < end; task++) {
         const int64_t first = task * job->units_per_task, left = job->units - first;
         const int64_t count = left < job->units_per_task ? left : job->units_per_task;
-        float sum = 0.0f;
+        double sum = 0.0; /* rows may be short, and many */
         for (int64_t unit = first; unit < first + count; unit++) {
             const block_at at = locate_block(job->layout, job->per_row, unit);
             weighted_losses(job->a, &at, y);
-            sum += block_sum(y, at.n);
+            sum += (double)block_sum(y, at.n);
         }
-        job->partial[task] = sum;
+        job->partial[task] = (float)sum;
     }
 }
 

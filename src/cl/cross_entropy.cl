@@ -227,6 +227,7 @@ ATTO_KERNEL void atto_cross_entropy_backward(
             sum += target_of(target, weight, ATTO_SLOT_OF(at, i), s, v, r);
     }
     sum = atto_row_sum(sum, scratch);
+    if (!ATTO_SOFT && !weight) sum = 1.0f; /* exactly: one work-item may have added all classes */
 #endif
 
     if (dx) {

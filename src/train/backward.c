@@ -148,7 +148,7 @@ static atto_status assemble(assembly *a)
         *atto__field_of(&a->args, field_at(fields, count, offset)) =
             held_tensor(a->tape, node->inputs[i], node->held_inputs >> i & 1);
         const atto__field *dx = gradient_field(fields, count, offset, ATTO_ROLE_DOUT);
-        if (dx && wants_grad(a->tape, node->inputs[i]))
+        if (dx && !node->passes[i] && wants_grad(a->tape, node->inputs[i]))
             ATTO_TRY(place_target(a, dx, node->inputs[i]));
     }
     return ATTO_OK;

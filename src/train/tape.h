@@ -110,7 +110,7 @@ atto_rng atto__tape_draw(atto_tape *tape, int64_t n);
 typedef struct atto__binding {
     size_t field;
     atto_var v;
-    bool passes;   /* its gradient is the output's, because the op has no field for it */
+    bool passes;   /* its gradient is the output's, whatever field the op has for it */
     bool not_read; /* this call's backward does not read it, whatever the role says */
 } atto__binding;
 
