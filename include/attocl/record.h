@@ -224,9 +224,45 @@ typedef struct atto_instance_norm_options {
 ATTO_API atto_var atto_instance_norm(atto_tape *tape, atto_var x,
                                      const atto_instance_norm_options *options);
 
-/** The same elements, of any dtype, with another shape: ATTO_E_SHAPE if it has not as many. Shares x's
- * memory where the strides allow that, else it is a dense copy. */
+/* ---- shapes: docs/ops/shape.md ----
+ *
+ * Of any dtype; floats have gradients. A view shows x's memory and costs nothing; dim may be negative
+ * (-1 is the last). The tape's error otherwise: ATTO_E_ARGUMENT (a dimension, a range), ATTO_E_SHAPE,
+ * ATTO_E_DTYPE, ATTO_E_NULL, ATTO_E_MEMORY. */
+
+/** The same elements with another shape: ATTO_E_SHAPE if it has not as many. A view where the strides
+ * allow that, else a dense copy. */
 ATTO_API atto_var atto_reshape(atto_tape *tape, atto_var x, atto_shape shape);
+
+/** Views with a dimension of size 1 more, which becomes dimension dim, or less. */
+ATTO_API atto_var atto_unsqueeze(atto_tape *tape, atto_var x, int32_t dim);
+ATTO_API atto_var atto_squeeze(atto_tape *tape, atto_var x, int32_t dim);
+
+/** Views: dimension i of the result is dimension order[i] of x; two dimensions swapped. */
+ATTO_API atto_var atto_permute(atto_tape *tape, atto_var x, const int32_t *order);
+ATTO_API atto_var atto_transpose(atto_tape *tape, atto_var x, int32_t dim0, int32_t dim1);
+
+/** A view of elements start, start + step, ... before end of one dimension; 0 <= start <= end <= size,
+ * step >= 1. */
+ATTO_API atto_var atto_slice(atto_tape *tape, atto_var x, int32_t dim, int64_t start, int64_t end,
+                             int64_t step);
+
+/** Views of parts that follow each other in dimension dim: count sizes, which add up to x's. */
+ATTO_API void atto_split(atto_tape *tape, atto_var x, int32_t dim, const int64_t *sizes,
+                         int32_t count, atto_var *out);
+
+/** A view in which dimensions of size 1 repeat, and new ones in front. Its gradient is the sum over the
+ * repetitions, in f32. */
+ATTO_API atto_var atto_expand(atto_tape *tape, atto_var x, atto_shape shape);
+
+/** A new tensor of count inputs one behind the other in dimension dim; of inputs of one shape side by
+ * side in a new dimension dim. */
+ATTO_API atto_var atto_concat(atto_tape *tape, const atto_var *inputs, int32_t count, int32_t dim);
+ATTO_API atto_var atto_stack(atto_tape *tape, const atto_var *inputs, int32_t count, int32_t dim);
+
+/** A new tensor with before[d] and after[d] elements of that value around x in every dimension d. */
+ATTO_API atto_var atto_pad(atto_tape *tape, atto_var x, const int64_t *before, const int64_t *after,
+                           double value);
 
 /* ---- attocl/loss.h, attocl/nll_loss.h: losses; f32, whatever x is ---- */
 

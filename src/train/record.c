@@ -203,9 +203,10 @@ static atto_status check_record(const atto_tape *tape, const atto_op_class *cls,
     return status == ATTO_OK ? ATTO_OK : atto__fail_in(status, "%s: ", cls->name);
 }
 
+/* holds: backward reads the tensors. */
 static atto_status record_users(atto_tape *tape, const atto_op_class *cls, const void *args,
                                 size_t args_bytes, const atto_var *inputs, int32_t count,
-                                atto_tensor *output, atto_var *out)
+                                bool holds, atto_tensor *output, atto_var *out)
 {
     bool wants_grad = false;
     for (int32_t i = 0; i < count; i++) {
@@ -221,8 +222,8 @@ static atto_status record_users(atto_tape *tape, const atto_op_class *cls, const
     node->input_count = count;
     node->results[0] = out->slot;
     node->result_count = 1;
-    node->held_inputs = (1u << count) - 1;
-    node->held_results = 1;
+    node->held_inputs = holds ? (1u << count) - 1 : 0;
+    node->held_results = holds;
     atto__node_hold(tape, node);
     atto__value *value = &atto__values(tape)[out->slot];
     value->node = (int32_t)tape->nodes.count - 1;
@@ -230,61 +231,30 @@ static atto_status record_users(atto_tape *tape, const atto_op_class *cls, const
     return ATTO_OK;
 }
 
-atto_var atto_record(atto_tape *tape, const atto_op_class *cls, const void *args, size_t args_bytes,
-                     const atto_var *inputs, int32_t count, atto_tensor *output)
+static atto_var record(atto_tape *tape, const atto_op_class *cls, const void *args,
+                       size_t args_bytes, const atto_var *inputs, int32_t count, bool holds,
+                       atto_tensor *output)
 {
     atto_var out = atto__no_var();
     if (tape && tape->status == ATTO_OK) {
         atto_status status = check_record(tape, cls, args, args_bytes, inputs, count, output);
         if (status == ATTO_OK)
-            status = record_users(tape, cls, args, args_bytes, inputs, count, output, &out);
+            status = record_users(tape, cls, args, args_bytes, inputs, count, holds, output, &out);
         if (atto__tape_fail(tape, status) != ATTO_OK) out = atto__no_var();
     }
     atto_tensor_free(output); /* unless it was taken over */
     return out;
 }
 
-/* ---- reshape ---- */
-
-/* Backward: the output's gradient seen with the input's shape. */
-static atto_status reshape_backward(atto_tape *tape, atto_node *node)
+atto_var atto_record(atto_tape *tape, const atto_op_class *cls, const void *args, size_t args_bytes,
+                     const atto_var *inputs, int32_t count, atto_tensor *output)
 {
-    const atto_tensor *into;
-    bool add;
-    ATTO_TRY(atto_node_input_grad(tape, node, 0, &into, &add));
-    if (!into) return ATTO_OK;
-    atto_tensor seen;
-    ATTO_TRY(atto_tensor_reshape(atto_node_output_grad(tape, node),
-                                 atto_shape_of(into->rank, into->shape), &seen));
-    return add ? atto__accumulate(tape->dev, into, &seen) : atto_tensor_copy(into, &seen);
+    return record(tape, cls, args, args_bytes, inputs, count, true, output);
 }
 
-static const atto_op_class reshape_class = { "reshape", reshape_backward };
-
-/* A view where the strides allow it, else a dense copy. */
-static atto_status reshape(atto_tape *tape, const atto_tensor *x, atto_shape shape,
-                           atto_tensor *out)
+atto_var atto__record_unread(atto_tape *tape, const atto_op_class *cls, const void *args,
+                             size_t args_bytes, const atto_var *inputs, int32_t count,
+                             atto_tensor *output)
 {
-    const atto_status status = atto_tensor_reshape(x, shape, out);
-    if (status == ATTO_OK) atto_tensor_retain(out);
-    if (status != ATTO_E_STRIDE) return status;
-    atto_tensor dense;
-    ATTO_TRY(atto_tensor_alloc(tape->dev, x->dtype, atto_shape_of(x->rank, x->shape), &dense));
-    const atto_status copied = atto_tensor_copy(&dense, x);
-    if (copied == ATTO_OK) return atto_tensor_reshape(&dense, shape, out);
-    atto_tensor_free(&dense);
-    return copied;
-}
-
-atto_var atto_reshape(atto_tape *tape, atto_var x, atto_shape shape)
-{
-    const atto_tensor *from = atto__tape_tensor(tape, "reshape", x);
-    if (!from) return atto__no_var();
-    atto_tensor view = { 0 };
-    if (atto__tape_fail(tape, reshape(tape, from, shape, &view)) != ATTO_OK) return atto__no_var();
-    const bool shares = view.buffer == from->buffer;
-    const int32_t source = atto__values(tape)[x.slot].source;
-    const atto_var y = atto_record(tape, &reshape_class, NULL, 0, &x, 1, &view);
-    if (shares && y.generation != 0) atto__values(tape)[y.slot].source = source;
-    return y;
+    return record(tape, cls, args, args_bytes, inputs, count, false, output);
 }

@@ -16,7 +16,7 @@ typedef struct atto__value {
     uint64_t version;   /* of the parameter when it was used first */
     int32_t holds;      /* nodes that need the tensor, and one while the user may name it */
     int32_t node;       /* that computed it, or -1 */
-    int32_t source;     /* slot of the value whose memory it shows: its own, or a reshape's input */
+    int32_t source;     /* slot of the value whose memory it shows: its own, or a view's input */
     bool is_named;      /* the user may name it: its scope is open */
     bool is_borrowed;   /* the caller has the tensor as well */
     bool needs_grad;
@@ -130,6 +130,11 @@ typedef struct atto__result {
  * is returned. */
 atto_var atto__record_op(atto_tape *tape, atto_op op, void *args, const atto__binding *inputs,
                          int32_t input_count, const atto__result *results, int32_t result_count);
+
+/* atto_record of an op whose backward reads neither inputs nor output: shapes stay, memory need not. */
+atto_var atto__record_unread(atto_tape *tape, const atto_op_class *cls, const void *args,
+                             size_t args_bytes, const atto_var *inputs, int32_t count,
+                             atto_tensor *output);
 
 /* Adds a node behind the tape's others, with a copy of its args. The caller fills in the rest. */
 atto_status atto__tape_push_node(atto_tape *tape, const atto_op_class *cls, const void *args,
