@@ -24,6 +24,7 @@
 #include <attocl/reduce.h>
 #include <attocl/softmax.h>
 
+#include <attocl/kv_cache.h>
 #include <attocl/meter.h>
 #include <attocl/module.h>
 #include <attocl/optimizer.h>
