@@ -99,7 +99,9 @@ typedef struct bench_row {
     X(elementwise)      \
     X(reduce)           \
     X(softmax)          \
-    X(glu) X(optim) X(tensor) X(loss) X(nll_loss) X(layer_norm) X(batch_norm) X(group_norm) X(pool)
+    X(glu) X(optim) X(tensor) X(loss) X(nll_loss) X(layer_norm) X(batch_norm) X(group_norm) X(pool) \
+    X(index_select)     \
+    X(gather)
 
 #define X(name)                                   \
     extern const bench_row bench_##name##_rows[]; \
