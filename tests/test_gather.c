@@ -86,8 +86,8 @@ static void build(gather_scene *s)
 static void end(gather_scene *s)
 {
     test_tensor *tensors[] = { &s->tx, &s->tindex, &s->ty, &s->tdy, &s->tdx };
-    double *arrays[] = { s->x,      s->index,   s->dy,            s->old,
-                         s->want.y, s->want.dx, s->want.dx_terms, s->want.dx_count };
+    double *arrays[] = { s->x,       s->index,         s->dy,           s->old, s->want.y,
+                         s->want.dx, s->want.dx_terms, s->want.dx_count };
     for (int i = 0; i < COUNT_OF(tensors); i++) test_tensor_drop(tensors[i]);
     for (int i = 0; i < COUNT_OF(arrays); i++) free(arrays[i]);
 }
@@ -220,7 +220,8 @@ static void gather_adds_in_order(void **state)
     for (int down = 0; down < 2; down++) {
         gather_scene s;
         double got[3 * 2];
-        begin(&s, &(gather_case){ .x = atto_shape2(3, 2), .index = atto_shape2(601, 2), .one = true });
+        begin(&s,
+              &(gather_case){ .x = atto_shape2(3, 2), .index = atto_shape2(601, 2), .one = true });
         for (int64_t i = 0; i < s.out; i++) s.dy[i] = 1.0;
         for (int64_t i = 0; i < 2; i++) s.dy[down ? i : s.out - 2 + i] = 0x1p24;
         run_scene(&s);
@@ -292,16 +293,16 @@ static void gather_finds_bad_indices(void **state)
     (void)state;
     for (int i = 0; i < COUNT_OF(bad_indices); i++)
         for (int k = 0; k < 4; k++)
-            expect_data_error(test_dev,
-                              (gather_case){ .x = atto_shape3(4, 5, 6),
-                                             .index = k == 3 ? atto_shape3(3, 9, 2)
-                                                             : atto_shape3(4, 9, 6),
-                                             .dim = 1,
-                                             .dtype = k < 2 ? ATTO_F32 : ATTO_F16,
-                                             .index_as = i < 4 && k % 2 ? ATTO_I32 : ATTO_I64,
-                                             .add = k == 1,
-                                             .seed = 700 },
-                              bad_indices[i]);
+            expect_data_error(
+                test_dev,
+                (gather_case){ .x = atto_shape3(4, 5, 6),
+                               .index = k == 3 ? atto_shape3(3, 9, 2) : atto_shape3(4, 9, 6),
+                               .dim = 1,
+                               .dtype = k < 2 ? ATTO_F32 : ATTO_F16,
+                               .index_as = i < 4 && k == 1 ? ATTO_I32 : ATTO_I64,
+                               .add = k == 1,
+                               .seed = 700 },
+                bad_indices[i]);
 }
 
 /* Along a dimension without elements every index is wrong. */
@@ -342,7 +343,8 @@ static void gather_finds_bad_indices_through_the_fallback(void **state)
     atto_device_stats stats;
     MUST(atto_device_open(test_device_name(), &options, &broken));
     expect_data_error(
-        broken, (gather_case){ .x = atto_shape2(5, 10), .index = atto_shape2(9, 10), .seed = 3 }, 5);
+        broken, (gather_case){ .x = atto_shape2(5, 10), .index = atto_shape2(9, 10), .seed = 3 },
+        5);
     MUST(atto_device_stats_get(broken, &stats));
     assert_int_equal(stats.fallbacks, 4);
     atto_device_close(broken);
@@ -365,8 +367,8 @@ static void gather_repeats_bit_for_bit(void **state)
 {
     (void)state;
     gather_scene s;
-    begin(&s, &(gather_case){
-                  .x = atto_shape2(11, 300), .index = atto_shape2(200, 300), .seed = 800 });
+    begin(&s,
+          &(gather_case){ .x = atto_shape2(11, 300), .index = atto_shape2(200, 300), .seed = 800 });
     build(&s);
     const int64_t n = s.out + s.numel;
     uint64_t *bits = calloc(2 * (size_t)n, sizeof *bits);
@@ -385,7 +387,9 @@ static void gather_does_not_depend_on_threads(void **state)
     (void)state;
     if (test_on_opencl()) skip();
     const int32_t threads[] = { 1, 2, 7 };
-    const gather_case c = { .x = atto_shape2(11, 900), .index = atto_shape2(200, 900), .seed = 900 };
+    const gather_case c = { .x = atto_shape2(11, 900),
+                            .index = atto_shape2(200, 900),
+                            .seed = 900 };
     const int64_t n = (11 + 200) * 900;
     uint64_t *bits = calloc(2 * (size_t)n, sizeof *bits);
     atto_device *before = test_dev;

@@ -112,8 +112,8 @@ static void build(select_scene *s)
 static void end(select_scene *s)
 {
     test_tensor *tensors[] = { &s->tx, &s->tindex, &s->ty, &s->tdy, &s->tdx };
-    double *arrays[] = { s->x,      s->index,   s->dy,           s->old,
-                         s->want.y, s->want.dx, s->want.dx_terms, s->want.dx_count };
+    double *arrays[] = { s->x,       s->index,         s->dy,           s->old, s->want.y,
+                         s->want.dx, s->want.dx_terms, s->want.dx_count };
     for (int i = 0; i < COUNT_OF(tensors); i++) test_tensor_drop(tensors[i]);
     for (int i = 0; i < COUNT_OF(arrays); i++) free(arrays[i]);
 }
@@ -173,20 +173,13 @@ static const struct shape_row {
     int32_t index_rank;
     int64_t index[3];
 } shape_rows[] = {
-    { 1, { 1 }, 0, 0, { 0 } },
-    { 1, { 7 }, 0, 1, { 19 } },
-    { 2, { 1, 8 }, 0, 1, { 33 } },
-    { 2, { 10, 1 }, 0, 2, { 3, 5 } },
-    { 2, { 13, 12 }, 0, 2, { 4, 9 } },
-    { 2, { 257, 64 }, 0, 1, { 301 } },
-    { 2, { 31, 127 }, 0, 1, { 67 } },
-    { 2, { 5, 1028 }, 0, 3, { 2, 3, 2 } },
-    { 2, { 3, 20011 }, 0, 1, { 5 } },
-    { 2, { 6, 7 }, 1, 1, { 11 } },
-    { 2, { 6, 7 }, -1, 0, { 0 } },
-    { 3, { 5, 6, 16 }, 1, 1, { 13 } },
-    { 3, { 4, 5, 3 }, -2, 2, { 2, 3 } },
-    { 3, { 2, 3, 501 }, 2, 1, { 700 } },
+    { 1, { 1 }, 0, 0, { 0 } },           { 1, { 7 }, 0, 1, { 19 } },
+    { 2, { 1, 8 }, 0, 1, { 33 } },       { 2, { 10, 1 }, 0, 2, { 3, 5 } },
+    { 2, { 13, 12 }, 0, 2, { 4, 9 } },   { 2, { 257, 64 }, 0, 1, { 301 } },
+    { 2, { 31, 127 }, 0, 1, { 67 } },    { 2, { 5, 1028 }, 0, 3, { 2, 3, 2 } },
+    { 2, { 3, 20011 }, 0, 1, { 5 } },    { 2, { 6, 7 }, 1, 1, { 11 } },
+    { 2, { 6, 7 }, -1, 0, { 0 } },       { 3, { 5, 6, 16 }, 1, 1, { 13 } },
+    { 3, { 4, 5, 3 }, -2, 2, { 2, 3 } }, { 3, { 2, 3, 501 }, 2, 1, { 700 } },
     { 4, { 2, 3, 4, 5 }, 2, 1, { 9 } },
 };
 
@@ -369,17 +362,18 @@ static void index_select_finds_bad_indices(void **state)
     (void)state;
     for (int i = 0; i < COUNT_OF(bad_indices); i++)
         for (int k = 0; k < 4; k++)
-            expect_data_error(test_dev,
-                              (select_case){ .x = k % 2 ? atto_shape3(3, 10, 5) : atto_shape2(10, 8),
-                                             .index = atto_shape1(11),
-                                             .dim = k % 2,
-                                             .dtype = k < 2 ? ATTO_F32 : ATTO_BF16,
-                                             .index_as = i < 4 && k % 2 ? ATTO_I32 : ATTO_I64,
-                                             .has_padding = k > 1,
-                                             .padding = 2,
-                                             .add = k == 3,
-                                             .seed = 700 },
-                              bad_indices[i]);
+            expect_data_error(
+                test_dev,
+                (select_case){ .x = k % 2 ? atto_shape3(3, 10, 5) : atto_shape2(10, 8),
+                               .index = atto_shape1(11),
+                               .dim = k % 2,
+                               .dtype = k < 2 ? ATTO_F32 : ATTO_BF16,
+                               .index_as = i < 4 && k == 1 ? ATTO_I32 : ATTO_I64,
+                               .has_padding = k > 1,
+                               .padding = 2,
+                               .add = k == 3,
+                               .seed = 700 },
+                bad_indices[i]);
 }
 
 /* Of a table without rows every index is wrong. */
@@ -419,9 +413,8 @@ static void index_select_finds_bad_indices_through_the_fallback(void **state)
     atto_device *broken;
     atto_device_stats stats;
     MUST(atto_device_open(test_device_name(), &options, &broken));
-    expect_data_error(broken,
-                      (select_case){ .x = atto_shape2(11, 10), .index = atto_shape1(9), .seed = 3 },
-                      11);
+    expect_data_error(
+        broken, (select_case){ .x = atto_shape2(11, 10), .index = atto_shape1(9), .seed = 3 }, 11);
     MUST(atto_device_stats_get(broken, &stats));
     assert_int_equal(stats.fallbacks, 4);
     atto_device_close(broken);
@@ -602,10 +595,10 @@ static void embedding_on_a_tape_is_tied(void **state)
     MUST(atto_tensor_write(&weight, table));
     MUST(atto_tape_create(test_dev, &tape));
     const atto_var w = atto_borrow(tape, &weight, true);
-    const atto_var a = atto_embedding(
-        tape, w, atto_input(tape, ATTO_I64, atto_shape1(3), first), NULL);
-    const atto_var b = atto_index_select(
-        tape, w, 0, atto_input(tape, ATTO_I32, atto_shape1(2), second));
+    const atto_var a =
+        atto_embedding(tape, w, atto_input(tape, ATTO_I64, atto_shape1(3), first), NULL);
+    const atto_var b =
+        atto_index_select(tape, w, 0, atto_input(tape, ATTO_I32, atto_shape1(2), second));
     const atto_var tenfold = atto_binary_number(tape, ATTO_BINARY_MUL, b, 10.0f);
     const atto_var sum = atto_add(tape, atto_reduce(tape, ATTO_REDUCE_SUM, a, NULL),
                                   atto_reduce(tape, ATTO_REDUCE_SUM, tenfold, NULL));
@@ -673,8 +666,7 @@ static void embedding_as_a_module(void **state)
     assert_true(fabs(sum / (COUNT * DIMS)) < 0.06 && fabs(squares / (COUNT * DIMS) - 1.0) < 0.08);
 
     MUST(atto_tape_create(test_dev, &tape));
-    const atto_var v =
-        atto_apply(tape, m, atto_input(tape, ATTO_I64, atto_shape2(2, 2), tokens));
+    const atto_var v = atto_apply(tape, m, atto_input(tape, ATTO_I64, atto_shape2(2, 2), tokens));
     MUST(atto_var_read(tape, v, y));
     for (int k = 0; k < 4; k++)
         assert_memory_equal(y + k * DIMS, weight + tokens[k] * DIMS, DIMS * sizeof *y);
@@ -704,7 +696,8 @@ static void embedding_module_refuses_bad_options(void **state)
     EXPECT_FAIL(atto_embedding_create(test_dev, 5, 2, &outside, &m), ATTO_E_ARGUMENT,
                 "embedding_create: padding is 5|5 rows");
     EXPECT_FAIL(atto_embedding_create(test_dev, 5, 2, &filled, &m), ATTO_E_ARGUMENT, "reserved[0]");
-    EXPECT_FAIL(atto_embedding_create(test_dev, 5, 2, &whole, &m), ATTO_E_DTYPE, "embedding_create");
+    EXPECT_FAIL(atto_embedding_create(test_dev, 5, 2, &whole, &m), ATTO_E_DTYPE,
+                "embedding_create");
     assert_null(m);
     MUST(atto_sequential_create(test_dev, &m));
     MUST(atto_sequential_embedding(m, 5, 2, NULL));

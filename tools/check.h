@@ -19,7 +19,7 @@ typedef enum check_family {
     CHECK_RMS_NORM,
     CHECK_BATCH_NORM,
     CHECK_GROUP_NORM,
-    CHECK_POOL, /* kind 1: maxima */
+    CHECK_POOL,  /* kind 1: maxima */
     CHECK_INDEX, /* atto_index_select_*, kind 1: atto_gather_*; through check_index */
     CHECK_LOSS   /* atto_loss_* or atto_nll_loss_*, through check_loss; kind counts */
 } check_family;

@@ -96,8 +96,7 @@ static atto_status compare(atto_device *dev, atto_device *reference, index_data 
     BENCH_TRY(check_widen(reference, d->raw[DX], d->dtype, n, d->values[DX]));
     *ratio = 0;
     for (int64_t i = 0; i < n; i++) {
-        const double one =
-            check_element(d->dtype, d->values[Y][i], d->values[DX][i], 64 * 0x1p-24);
+        const double one = check_element(d->dtype, d->values[Y][i], d->values[DX][i], 64 * 0x1p-24);
         if (!(one <= *ratio)) *ratio = isfinite(one) ? one : INFINITY;
     }
     return ATTO_OK;

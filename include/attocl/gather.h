@@ -11,7 +11,7 @@ extern "C" {
 
 /** Arguments of atto_gather_forward and atto_gather_backward; literal: 0 is 0. */
 struct atto_gather_args {
-    const atto_tensor *x;     /**< in   at least one dimension, n elements along dim  f32 f16 bf16. Not
+    const atto_tensor *x; /**< in   at least one dimension, n elements along dim  f32 f16 bf16. Not
                                         used by backward */
     const atto_tensor *index; /**< in   as many dimensions; along all but dim at most x's size;
                                         i32 i64, 0 to n - 1 */

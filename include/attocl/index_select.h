@@ -11,17 +11,17 @@ extern "C" {
 
 /** Arguments of atto_index_select_forward and atto_index_select_backward; literal: 0 is 0. */
 struct atto_index_select_args {
-    const atto_tensor *x;     /**< in   [outer..., n, inner...], n along dim  f32 f16 bf16. Not used by
+    const atto_tensor *x; /**< in   [outer..., n, inner...], n along dim  f32 f16 bf16. Not used by
                                         backward */
     const atto_tensor *index; /**< in   any shape, also []: a position each; i32 i64, 0 to n - 1 */
     const atto_tensor *y;     /**< out  [outer..., index..., inner...], like x   overwritten */
     const atto_tensor *dy;    /**< in   like y */
     const atto_tensor *dx;    /**< out  like x                        NULL = not wanted */
     bool add_dx;              /**< dx += instead of dx = */
-    int32_t dim;              /**< the dimension that the index's take the place of; -1 is the last */
-    bool has_padding;         /**< padding holds */
-    int64_t padding;          /**< 0 to n - 1: this row gets no gradient, forward reads it as any */
-    uint64_t reserved[4];     /**< must be 0 */
+    int32_t dim;          /**< the dimension that the index's take the place of; -1 is the last */
+    bool has_padding;     /**< padding holds */
+    int64_t padding;      /**< 0 to n - 1: this row gets no gradient, forward reads it as any */
+    uint64_t reserved[4]; /**< must be 0 */
 };
 
 /**

@@ -86,7 +86,9 @@ atto_status atto__opencl_gather_prepare(atto_device *dev, atto_dtype dtype)
 {
     static const char *const kernels[] = { "atto_gather_forward", "atto_gather_backward" };
     for (int32_t i = 0; i < 2; i++) {
-        const atto__gather_knobs knobs = { .kernel = kernels[i], .dtype = dtype, .index = ATTO_I64 };
+        const atto__gather_knobs knobs = { .kernel = kernels[i],
+                                           .dtype = dtype,
+                                           .index = ATTO_I64 };
         atto__variant variant;
         atto__gather_variant(&knobs, &variant);
         ATTO_TRY(atto__prepare(dev, &variant));

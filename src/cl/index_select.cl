@@ -200,9 +200,9 @@ ATTO_KERNEL void atto_index_select_sum(__global const ATTO_T *dy, const ulong dy
                                        __global out_t *dx, const ulong dx_at,
                                        __global const uint *count, __global const uint *begin,
                                        __global const uint *head, __global const uint *order,
-                                       const ulong rows,
-                                       const ulong all, const ulong first, const uint add,
-                                       const atto_index4 size, const uint4 magic, const uint4 shift)
+                                       const ulong rows, const ulong all, const ulong first,
+                                       const uint add, const atto_index4 size, const uint4 magic,
+                                       const uint4 shift)
 {
     const atto_index t = get_global_id(0);
     const atto_index part = atto_divide(t, size.w, magic.w, shift.w);
