@@ -198,6 +198,27 @@ def nll_loss(row):
     return calls(row, lambda x: F.nll_loss(x, labels), [x])
 
 
+VOCABULARY = 50257
+
+
+def embedding(positions):
+    """[rows, cols] of a table; of fewer positions than those of the full size from as many fewer rows."""
+    def make(row):
+        rows, cols = row.shape
+        count = -(-VOCABULARY * rows // positions)
+        table = row.normal(count, cols).requires_grad_(row.backward())
+        index = (torch.arange(rows, device=row.device) * 7919) % count
+        return calls(row, lambda table: F.embedding(index, table), [table])
+    return make
+
+
+def gather(row):
+    rows, cols = row.shape
+    x = row.like_x(grad=row.backward())
+    index = ((torch.arange(rows * cols, device=row.device) * 7919) % rows).reshape(rows, cols)
+    return calls(row, lambda x: torch.gather(x, 0, index), [x])
+
+
 CHANNELS, EDGE = 64, 112
 
 
@@ -256,6 +277,9 @@ TORCH = {
     "linear+gelu": linear(F.gelu),
     "cross_entropy": cross_entropy,
     "nll_loss": nll_loss,
+    "embedding": embedding(65536),
+    "embedding few": embedding(8192),
+    "gather": gather,
     "softmax": rows_of(lambda x: F.softmax(x, -1)),
     "log_softmax": rows_of(lambda x: F.log_softmax(x, -1)),
     "softmax columns": rows_of(lambda x: F.softmax(x, 0)),

@@ -14,8 +14,10 @@
 #include <attocl/cross_entropy.h>
 #include <attocl/dropout.h>
 #include <attocl/elementwise.h>
+#include <attocl/gather.h>
 #include <attocl/glu.h>
 #include <attocl/group_norm.h>
+#include <attocl/index_select.h>
 #include <attocl/layer_norm.h>
 #include <attocl/linear.h>
 #include <attocl/loss.h>

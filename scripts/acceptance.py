@@ -505,10 +505,40 @@ def adaptive_pool(c):
     return {**out, "y": (y, off)}
 
 
+# ---- rows and elements of an index ----
+
+PADDING = 0  # the row that "padding" means, as in tests/acceptance/cases_index.c
+
+
+def added(dy, y, sums):
+    """y, and the gradient with what it may be off by; sums adds up what belongs to each element of x."""
+    dx, counts, squares = sums(dy), sums(torch.ones_like(dy)), sums(dy.square())
+    return {"y": y, "dx": (dx, LIKELY * UNIT * counts.sqrt() * walk(dx, squares))}
+
+
+def index_select(c):
+    x, index, dy = c.get("x"), c.get("index"), c.get("dy")
+    dim = -1 if c["dim"] == "last" else 0
+
+    def sums(d):
+        out = torch.zeros_like(x).index_add_(dim, index, d)
+        if c["padding"]:
+            out.select(dim, PADDING).zero_()
+        return out
+    return added(dy, x.index_select(dim, index), sums)
+
+
+def gather(c):
+    x, index, dy = c.get("x"), c.get("index"), c.get("dy")
+    dim = -1 if c["dim"] == "last" else 0
+    return added(dy, x.gather(dim, index), lambda d: torch.zeros_like(x).scatter_add_(dim, index, d))
+
+
 OPS = {"act": act, "dropout": dropout, "linear": linear, "softmax": softmax, "glu": glu,
        "layer_norm": layer_norm, "rms_norm": rms_norm, "batch_norm": batch_norm,
        "group_norm": group_norm, "loss": pointwise, "nll_loss": of_labels(F.nll_loss),
        "cross_entropy": of_labels(F.cross_entropy), "avg_pool": avg_pool, "max_pool": max_pool,
+       "index_select": index_select, "gather": gather,
        "adaptive_pool": adaptive_pool}
 
 

@@ -46,6 +46,8 @@ items=(
     loss.opencl:loss_broadcasts
     loss.opencl:bce_with_logits_takes_weights
     nll_loss.opencl:nll_loss_takes_f16_and_bf16
+    index_select.opencl:index_select_takes_any_layout
+    gather.opencl:gather_takes_any_layout
     layer_norm.opencl:layer_norm_of_trailing_dimensions
     layer_norm.opencl:layer_norm_backward_takes_another_alignment
     batch_norm.opencl:batch_norm_takes_f16_and_bf16

@@ -603,6 +603,36 @@ void atto__nll_loss_variant(const atto__nll_loss_knobs *k, atto__variant *out)
     put_knob(&t, "INDEX", k->wide ? 64 : 32);
 }
 
+void atto__index_select_variant(const atto__index_select_knobs *k, atto__variant *out)
+{
+    text t = begin(out, "index_select.cl", k->kernel, "");
+    const bool forward = strcmp(k->kernel, "atto_index_select_forward") == 0;
+    if (forward || strcmp(k->kernel, "atto_index_select_count") == 0)
+        put_value(&t, "INDEX_IN", atto_dtype_name(k->index));
+    if (forward) {
+        put_knob(&t, "UNIT", k->unit);
+        put_knob(&t, "INDEX", k->wide ? 64 : 32);
+    }
+    if (strcmp(k->kernel, "atto_index_select_sum") != 0) return;
+    put_value(&t, "DTYPE", atto_dtype_name(k->dtype));
+    put_knob(&t, "WIDE_OUT", k->wide_out);
+    put_knob(&t, "VECTORS", k->vectors);
+    put_knob(&t, "RUN", k->vectors ? atto__vector_elements(k->dtype) : 1);
+    put_knob(&t, "INDEX", k->wide ? 64 : 32);
+    if (k->group) put_knob(&t, "GROUP", k->group);
+}
+
+void atto__gather_variant(const atto__gather_knobs *k, atto__variant *out)
+{
+    text t = begin(out, "gather.cl", k->kernel, "");
+    if (strcmp(k->kernel, "atto_gather_forward") == 0)
+        put_knob(&t, "UNIT", (int32_t)atto_dtype_size(k->dtype));
+    else
+        put_value(&t, "DTYPE", atto_dtype_name(k->dtype));
+    put_value(&t, "INDEX_IN", atto_dtype_name(k->index));
+    put_knob(&t, "INDEX", k->wide ? 64 : 32);
+}
+
 void atto__pool_variant(const atto__pool_knobs *k, atto__variant *out)
 {
     text t = begin(out, "pool.cl", k->kernel, "");
@@ -1173,6 +1203,56 @@ static bool make_nll_loss_finish(const int32_t *v, atto__variant *out)
     return true;
 }
 
+/* Axes: unit, dtype of the index, index. */
+static bool make_index_select_forward(const int32_t *v, atto__variant *out)
+{
+    static const int32_t units[] = { 16, 4, 2 };
+    const atto__index_select_knobs knobs = { .kernel = "atto_index_select_forward",
+                                             .unit = units[v[0]],
+                                             .index = v[1] == 0 ? ATTO_I32 : ATTO_I64,
+                                             .wide = v[2] == 1 };
+    if (out) atto__index_select_variant(&knobs, out);
+    return true;
+}
+
+/* Axes: kernel, with the two dtypes of an index for the first. */
+static bool make_index_select_order(const int32_t *v, atto__variant *out)
+{
+    static const char *const kernels[] = { "atto_index_select_count", "atto_index_select_count",
+                                           "atto_index_select_place", "atto_index_select_fill",
+                                           "atto_index_select_rank" };
+    const atto__index_select_knobs knobs = { .kernel = kernels[v[0]],
+                                             .index = v[0] == 0 ? ATTO_I32 : ATTO_I64 };
+    if (out) atto__index_select_variant(&knobs, out);
+    return true;
+}
+
+/* Axes: dtype, dtype of sums, vectors, index. */
+static bool make_index_select_sum(const int32_t *v, atto__variant *out)
+{
+    const atto__index_select_knobs knobs = { .kernel = "atto_index_select_sum",
+                                             .dtype = float_dtypes[v[0]],
+                                             .wide_out = v[1] == 1,
+                                             .vectors = v[2] == 1,
+                                             .group = ATTO_INDEX_SUM_GROUP,
+                                             .wide = v[3] == 1 };
+    if (v[0] == 0 && v[1] == 1) return false;
+    if (out) atto__index_select_variant(&knobs, out);
+    return true;
+}
+
+/* Axes: direction, dtype, dtype of the index, index. */
+static bool make_gather(const int32_t *v, atto__variant *out)
+{
+    const atto__gather_knobs knobs = { .kernel = v[0] == 0 ? "atto_gather_forward"
+                                                           : "atto_gather_backward",
+                                       .dtype = float_dtypes[v[1]],
+                                       .index = v[2] == 0 ? ATTO_I32 : ATTO_I64,
+                                       .wide = v[3] == 1 };
+    if (out) atto__gather_variant(&knobs, out);
+    return true;
+}
+
 /* What is computed: means, maxima, maxima with indices. */
 static atto__pool_knobs pool_knobs(const char *kernel, int32_t what, int32_t dtype, int32_t wide)
 {
@@ -1274,6 +1354,10 @@ static const plan plans[] = {
     { "pool", 6, { 4, 4, 3, 2, 2, 2 }, make_pool },
     { "pool", 5, { 5, 4, 3, 2, 2 }, make_pool_window },
     { "pool", 5, { 4, 3, 2, 2, 2 }, make_pool_whole },
+    { "index_select", 3, { 3, 2, 2 }, make_index_select_forward },
+    { "index_select", 1, { 5 }, make_index_select_order },
+    { "index_select", 4, { 3, 2, 2, 2 }, make_index_select_sum },
+    { "gather", 4, { 2, 3, 2, 2 }, make_gather },
 };
 
 /* Pairs of values that no chosen variant has yet. An axis is paired with itself too, so that a

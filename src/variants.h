@@ -287,6 +287,33 @@ typedef struct atto__nll_loss_knobs {
 
 void atto__nll_loss_variant(const atto__nll_loss_knobs *knobs, atto__variant *out);
 
+/* Work-items of a work-group of sums: small, so that the pieces of a row with many positions go to
+ * many multiprocessors. */
+#define ATTO_INDEX_SUM_GROUP 64
+
+/* index_select.cl. Of "atto_index_select_place", _fill and _rank nothing else counts. */
+typedef struct atto__index_select_knobs {
+    const char *kernel; /* "atto_index_select_forward" */
+    int32_t unit;       /* forward: bytes that move at a time: 16, 4, 2 */
+    atto_dtype index;   /* forward, count */
+    atto_dtype dtype;   /* sum */
+    bool wide_out;      /* sum: f32 whatever dtype is */
+    bool vectors;       /* sum: 16 bytes at a time */
+    int32_t group;      /* sum: work-items of a work-group; 0: as the device has them */
+    bool wide;          /* forward, sum */
+} atto__index_select_knobs;
+
+void atto__index_select_variant(const atto__index_select_knobs *knobs, atto__variant *out);
+
+/* gather.cl. */
+typedef struct atto__gather_knobs {
+    const char *kernel; /* "atto_gather_forward" */
+    atto_dtype dtype, index;
+    bool wide;
+} atto__gather_knobs;
+
+void atto__gather_variant(const atto__gather_knobs *knobs, atto__variant *out);
+
 /* Loads that a lane of a large window has under way, and runs of a work-item where the window is
  * the image. */
 #define ATTO_POOL_ITEMS 4

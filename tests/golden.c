@@ -7,6 +7,14 @@
 static const char *open_name = "";
 static int64_t room;
 
+/* Whether the file's numbers are those of the PyTorch that we compare with. What index.txt holds,
+ * moved elements and sums of a few exact ones, is the same since long before. */
+static bool is_wanted(const char *name, const char *version)
+{
+    const bool may_be_old = strcmp(name, "index") == 0;
+    return strncmp(version, "2.11", 4) == 0 || (may_be_old && strncmp(version, "1.13", 4) == 0);
+}
+
 FILE *golden_open(const char *name, int64_t most)
 {
     char path[512], version[64];
@@ -18,7 +26,7 @@ FILE *golden_open(const char *name, int64_t most)
         print_error("cannot open %s\n", path);
         return NULL;
     }
-    if (fscanf(file, "#%*[^\n] torch %63s", version) != 1 || strncmp(version, "2.11", 4) != 0)
+    if (fscanf(file, "#%*[^\n] torch %63s", version) != 1 || !is_wanted(name, version))
         golden_malformed("not from PyTorch 2.11");
     return file;
 }

@@ -353,6 +353,35 @@ static spec spec_group_norm(const char *name, bool many_dims)
     return legal;
 }
 
+/* Rows of a table of 6 x 5, all of them the first two. */
+static void numbers_index_select(struct atto_index_select_args *a)
+{
+    a->dim = 0;
+}
+static spec spec_index_select(const char *name, bool many_dims)
+{
+    spec legal = { atto_shape2(6, 5), ATTO_F32, -2.0, 2.0 }; /* x, dx */
+    if (strcmp(name, "index") == 0)
+        legal = (spec){ many_dims ? atto_shape3(3, 2, 2) : atto_shape1(12), ATTO_I64, 0.0, 1.5 };
+    if (strcmp(name, "y") == 0 || strcmp(name, "dy") == 0)
+        legal.shape = many_dims ? atto_shape4(3, 2, 2, 5) : atto_shape2(12, 5);
+    return legal;
+}
+
+/* 4 of 3 along dimension 1. */
+static void numbers_gather(struct atto_gather_args *a)
+{
+    a->dim = 1;
+}
+static spec spec_gather(const char *name, bool many_dims)
+{
+    const bool whole = strcmp(name, "x") == 0 || strcmp(name, "dx") == 0;
+    spec legal = { many_dims ? atto_shape4(2, whole ? 3 : 4, 3, 2) : atto_shape2(5, whole ? 3 : 4),
+                   ATTO_F32, -2.0, 2.0 };
+    if (strcmp(name, "index") == 0) legal = (spec){ legal.shape, ATTO_I64, 0.0, 1.5 };
+    return legal;
+}
+
 /* clang-format off */
 #define F(field, role) { #field, offsetof(args, field), USE_##role },
 #define X(op, OP, layout, autocast, in_place, random, data_errors)                          \

@@ -80,6 +80,9 @@ static const struct {
      * 2. */
     { "avg_pool", 6, 7 },
     { "max_pool", 0, 0 },
+    /* Elements are moved; gradients are sums of dy, which the caller counts. */
+    { "index_select", 0, 0 },
+    { "gather", 0, 0 },
 };
 
 /* "gelu" or "gelu_grad": k of that op; activations have theirs in the oracle's rows. */

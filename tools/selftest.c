@@ -90,6 +90,8 @@ static const check_op ops[] = {
     { #name, { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_LOSS, ATTO_LOSS_##NAME },
     ATTO_LOSS_TABLE(X)
 #undef X
+    { "index_select", { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_INDEX, 0 },
+    { "gather",       { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_INDEX, 1 },
     { "nll_loss",     { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_LOSS, CHECK_NLL },
 };
 /* clang-format on */
@@ -265,6 +267,12 @@ static double run_cell(selftest *s, const check_op *op, bool backward, atto_dtyp
         return ratio;
     }
 
+    if (op->family == CHECK_INDEX) {
+        const atto_status status =
+            check_index(s->dev, s->reference, op->kind == 1, backward, dtype, &ratio);
+        if (status != ATTO_OK) tool_fail(op->name, status);
+        return ratio;
+    }
     if (op->family == CHECK_POOL) {
         const atto_status status =
             check_pool(s->dev, s->reference, op->kind == 1, backward, dtype, &ratio);

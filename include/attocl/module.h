@@ -209,6 +209,22 @@ typedef struct atto_nll_loss_options {
 /** NLLLoss. ATTO_E_ARGUMENT also where weight is given and classes is not above 0. */
 ATTO_API atto_status atto_nll_loss_create(atto_device *dev, const atto_nll_loss_options *options,
                                           atto_module **m);
+
+/** Options of Embedding; zero is PyTorch's default. */
+typedef struct atto_embedding_module_options {
+    bool has_padding;     /**< padding holds */
+    int64_t padding;      /**< a row from 0 to count - 1: zero at first, and it gets no gradient */
+    atto_dtype dtype;     /**< of weight; 0 = f32 */
+    uint64_t reserved[4]; /**< must be 0 */
+} atto_embedding_module_options;
+
+/** Embedding: weight is [count, dims], drawn from N(0, 1); indices, i32 or i64 of any shape, become
+ * [index..., dims]. options may be NULL. ATTO_E_SHAPE: a negative size; ATTO_E_ARGUMENT: padding is
+ * no row. */
+ATTO_API atto_status atto_embedding_create(atto_device *dev, int64_t count, int64_t dims,
+                                           const atto_embedding_module_options *options,
+                                           atto_module **m);
+
 /** Options of LayerNorm and RMSNorm; zero is PyTorch's default. */
 typedef struct atto_norm_options {
     float eps; /**< 0 = 1e-5, for RMSNorm the machine epsilon of the input's dtype; ATTO_ZERO = 0 */
@@ -321,6 +337,8 @@ ATTO_API atto_status atto_sequential_dropout(atto_module *m, float p);
 ATTO_API atto_status atto_sequential_flatten(atto_module *m, int32_t start);
 ATTO_API atto_status atto_sequential_softmax(atto_module *m, atto_softmax_kind kind, int32_t dim);
 ATTO_API atto_status atto_sequential_glu(atto_module *m, int32_t dim, atto_activation act);
+ATTO_API atto_status atto_sequential_embedding(atto_module *m, int64_t count, int64_t dims,
+                                               const atto_embedding_module_options *options);
 ATTO_API atto_status atto_sequential_layer_norm(atto_module *m, atto_shape normalised,
                                                 const atto_norm_options *options);
 ATTO_API atto_status atto_sequential_rms_norm(atto_module *m, atto_shape normalised,

@@ -8,8 +8,10 @@
 #include <attocl/batch_norm.h>
 #include <attocl/cross_entropy.h>
 #include <attocl/elementwise.h>
+#include <attocl/gather.h>
 #include <attocl/glu.h>
 #include <attocl/group_norm.h>
+#include <attocl/index_select.h>
 #include <attocl/layer_norm.h>
 #include <attocl/linear.h>
 #include <attocl/loss.h>
@@ -223,6 +225,24 @@ typedef struct atto_instance_norm_options {
  * ATTO_E_ARGUMENT where it has one value. */
 ATTO_API atto_var atto_instance_norm(atto_tape *tape, atto_var x,
                                      const atto_instance_norm_options *options);
+
+/** attocl/index_select.h: the rows along dimension dim, -1 being the last, that index (i32 or i64) names.
+ * The index's shape takes the place of that dimension. */
+ATTO_API atto_var atto_index_select(atto_tape *tape, atto_var x, int32_t dim, atto_var index);
+
+/** Options of atto_embedding; zero, and NULL for the struct, is PyTorch's default. */
+typedef struct atto_embedding_options {
+    bool has_padding;     /**< padding holds */
+    int64_t padding;      /**< the row that gets no gradient; from 0 */
+    uint64_t reserved[4]; /**< must be 0 */
+} atto_embedding_options;
+
+/** Rows of weight, [count, ...]; the result is [index..., ...]: attocl/index_select.h with dim 0. */
+ATTO_API atto_var atto_embedding(atto_tape *tape, atto_var weight, atto_var index,
+                                 const atto_embedding_options *options);
+
+/** attocl/gather.h: one element of x along dimension dim for each element of index. */
+ATTO_API atto_var atto_gather(atto_tape *tape, atto_var x, int32_t dim, atto_var index);
 
 /* ---- shapes: docs/ops/shape.md ----
  *

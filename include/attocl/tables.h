@@ -170,7 +170,9 @@
     X(batch_norm, BATCH_NORM, CHANNELS, FLOW, DISTINCT, FIXED,          NONE) \
     X(avg_pool, AVG_POOL, IMAGES,  FLOW,   DISTINCT, FIXED,             NONE) \
     X(max_pool, MAX_POOL, IMAGES,  FLOW,   DISTINCT, FIXED,             NONE) \
-    X(group_norm, GROUP_NORM, CHANNELS, F32, DISTINCT, FIXED,           NONE)
+    X(group_norm, GROUP_NORM, CHANNELS, F32, DISTINCT, FIXED,           NONE) \
+    X(index_select, INDEX_SELECT, DENSE, FLOW, DISTINCT, FIXED,  DATA_ERRORS) \
+    X(gather,  GATHER,  DENSE,     FLOW,   DISTINCT, FIXED,      DATA_ERRORS)
 
 /* F(field, role), beside each args struct as ATTO_<OP>_FIELDS. Roles:
  *   IN          read by forward and again by backward      must be given to both
@@ -228,6 +230,8 @@
     F(x, IN) F(w, IN_OPT) F(b, IN_FWD_OPT) F(running_mean, STATE_OPT)                          \
     F(running_var, STATE_OPT) F(y, OUT) F(mean, SAVED_FWD_OPT) F(rstd, SAVED_FWD_OPT)          \
     F(dy, DIN) F(dx, DOUT) F(dw, DOUT) F(db, DOUT)
+#define ATTO_INDEX_SELECT_FIELDS(F) F(x, IN_FWD) F(index, IN) F(y, OUT) F(dy, DIN) F(dx, DOUT)
+#define ATTO_GATHER_FIELDS(F)  F(x, IN_FWD) F(index, IN) F(y, OUT) F(dy, DIN) F(dx, DOUT)
 /* clang-format on */
 
 #endif

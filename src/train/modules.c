@@ -85,6 +85,12 @@ atto_status atto_sequential_glu(atto_module *m, int32_t dim, atto_activation act
     APPEND(m, glu, dim, act);
 }
 
+atto_status atto_sequential_embedding(atto_module *m, int64_t count, int64_t dims,
+                                      const atto_embedding_module_options *options)
+{
+    APPEND(m, embedding, count, dims, options);
+}
+
 atto_status atto_sequential_layer_norm(atto_module *m, atto_shape normalised,
                                        const atto_norm_options *options)
 {

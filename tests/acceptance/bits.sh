@@ -29,6 +29,8 @@ cases=(
     'avg_pool f32 4x16x30x28 kernel=3 stride=2 padding=1 ceil=0 exclude=0 divisor=0'
     'max_pool f32 4x16x30x28 kernel=2 stride=0 padding=0 ceil=0 dilation=1'
     'adaptive_pool f32 4x16x30x28 out=1 max=0'
+    'index_select f32 300x1000 dim=first padding=0'
+    'gather f32 300x1000 dim=first'
     'reduce f32 300x1000 kind=sum dim=first'
     'binary f32 300x1000 kind=div'
 )

@@ -62,6 +62,8 @@ typedef struct grid_family {
     X(avg_pool)          \
     X(max_pool)          \
     X(adaptive_pool)     \
+    X(index_select)      \
+    X(gather)            \
     X(reduce)            \
     X(binary)
 #define X(name) extern const grid_family grid_##name;

@@ -106,6 +106,14 @@ pool.txt: pooling of a few inputs that are exact in float32. Lines:
 
 OP is avg, max, adaptive_avg or adaptive_max; KERNEL, STRIDE, PADDING, DILATION and OUT are two numbers each,
 of which DIMS count; index stands behind maxima only.
+
+index.txt: rows and elements that an index names, inputs exact in float32. Lines:
+
+    torch VERSION
+    case OP DIM HAS_PADDING PADDING RANK D0 D1 ... RANK D0 D1 ...
+    x ...  index ...  dy ...  y ...  dx ...
+
+OP is embedding, index_select or gather; the shapes are x's and the index's.
 """
 import argparse
 import math
@@ -1031,6 +1039,54 @@ def write_pool(out):
     return path
 
 
+# op, dim, padding, shape of x, shape of the index
+INDEX_CASES = [
+    ("embedding", 0, None, (5, 3), (7,)), ("embedding", 0, 2, (5, 3), (2, 6)),
+    ("embedding", 0, 0, (3, 2), (9,)), ("embedding", 0, None, (1, 4), (2, 1, 3)),
+    ("embedding", 0, 4, (5, 4), ()), ("embedding", 0, None, (4, 1), (0,)),
+    ("index_select", 0, None, (4, 3, 2), (6,)), ("index_select", 1, None, (4, 3, 2), (5,)),
+    ("index_select", 2, None, (4, 3, 2), (5,)), ("index_select", -2, None, (2, 3, 3), (1,)),
+    ("index_select", 0, None, (7,), (9,)), ("index_select", 1, None, (2, 3), (0,)),
+    ("gather", 0, None, (6,), (10,)), ("gather", 0, None, (3, 4), (5, 4)),
+    ("gather", 1, None, (3, 4), (3, 7)), ("gather", -1, None, (3, 4), (2, 5)),
+    ("gather", 1, None, (2, 3, 4), (2, 5, 4)), ("gather", 1, None, (3, 3, 4), (2, 4, 2)),
+    ("gather", 2, None, (3, 3, 2), (3, 2, 5)), ("gather", 0, None, (2, 3, 4), (4, 2, 3)),
+    ("gather", 2, None, (2, 3, 2, 3), (2, 2, 3, 2)), ("gather", 0, None, (3, 2), (0, 2)),
+]
+
+
+def index_case(rng, op, dim, padding, shape, index_shape):
+    """The lines of one case; half of its indices are the padding or 0."""
+    names = [rng.choice([padding or 0, rng.randrange(shape[dim])])
+             for _ in range(math.prod(index_shape))]
+    index = torch.tensor(names, dtype=torch.int64).reshape(index_shape)
+    x = ce_numbers(rng, shape, -2, 2).requires_grad_(True)
+    if op == "embedding":
+        y = F.embedding(index, x, padding_idx=padding)
+    else:
+        y = {"index_select": torch.index_select, "gather": torch.gather}[op](x, dim, index)
+    dy = ce_numbers(rng, tuple(y.shape), -2, 2)
+    (dx,) = torch.autograd.grad(y, [x], dy)
+    lines = [f"case {op} {dim} {int(padding is not None)} {padding or 0} {with_shape(x)} "
+             f"{with_shape(index)}"]
+    parts = [("x", x), ("index", index), ("dy", dy), ("y", y), ("dx", dx)]
+    return lines + [" ".join([name] + [repr(v) for v in t.detach().reshape(-1).tolist()])
+                    for name, t in parts]
+
+
+def write_index(out):
+    """Writes index.txt; returns its path."""
+    rng = random.Random(2014)
+    lines = ["# Rows and elements of an index in float64, made by tests/golden/make_golden.py.",
+             f"torch {torch.__version__}"]
+    for case in INDEX_CASES:
+        lines += index_case(rng, *case)
+    path = os.path.join(out, "index.txt")
+    with open(path, "w", encoding="ascii", newline="\n") as file:
+        file.write("\n".join(lines) + "\n")
+    return path
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", default=os.path.dirname(os.path.abspath(__file__)),
@@ -1043,7 +1099,7 @@ def main():
     os.makedirs(arguments.out, exist_ok=True)
     for write in (write_act, write_linear, write_cross_entropy, write_optim, write_elementwise,
                   write_reduce, write_softmax, write_glu, write_loss, write_layer_norm, write_batch_norm,
-                  write_group_norm, write_pool):
+                  write_group_norm, write_pool, write_index):
         path = write(arguments.out)
         print(f"{path}: {os.path.getsize(path)} bytes")
 

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: MIT */
+/* Elements that an index names on OpenCL: see src/cl/gather.cl. */
+#include "gather.h"
+
+#include "walk.h"
+
+#define MOST_NARROW (INT32_MAX - (1 << 24))
+
+static bool is_wide(const atto_device *dev, int64_t elements)
+{
+    return dev->options.set.index_bits == 64 || elements > MOST_NARROW;
+}
+
+static void arg_steps(atto__args *args, const atto__gather *g)
+{
+    atto__arg_ulong(args, (uint64_t)g->rows);
+    atto__arg_ulong(args, (uint64_t)g->outer_step);
+    atto__arg_ulong(args, (uint64_t)g->row_step);
+}
+
+static atto_status launch(atto_device *dev, const atto__gather_knobs *knobs, const atto__args *args,
+                          int64_t items)
+{
+    atto__variant variant;
+    atto__gather_variant(knobs, &variant);
+    return atto__launch(dev, &variant, args,
+                        atto__group_count(items, atto__opencl_of(dev)->group_size));
+}
+
+atto_status atto__opencl_gather_forward(atto_device *dev, const struct atto_gather_args *a,
+                                        const atto__layout *layout)
+{
+    (void)layout;
+    atto__gather g;
+    ATTO_TRY(atto__gather_begin(dev, a, &g));
+    const int64_t n = atto_tensor_numel(a->y), sizes[4] = { 1, 1, g.count, g.inner };
+    const atto__gather_knobs knobs = { .kernel = "atto_gather_forward",
+                                       .dtype = a->y->dtype,
+                                       .index = a->index->dtype,
+                                       .wide = is_wide(dev, n) };
+    atto__args args;
+    args.count = 0;
+    atto__arg_tensor(&args, &g.source);
+    atto__arg_tensor(&args, a->index);
+    atto__arg_tensor(&args, a->y);
+    atto__arg_error_word(&args, dev);
+    arg_steps(&args, &g);
+    atto__arg_index(&args, knobs.wide, n);
+    atto__arg_sizes(&args, knobs.wide, sizes);
+    return launch(dev, &knobs, &args, (n + ATTO_DENSE_ITEMS - 1) / ATTO_DENSE_ITEMS);
+}
+
+static atto_status add_lines(atto_device *dev, const struct atto_gather_args *a,
+                             const atto__gather *g)
+{
+    const int64_t lines = g->outer * g->inner, sizes[4] = { 1, 1, 1, g->inner };
+    const atto__gather_knobs knobs = { .kernel = "atto_gather_backward",
+                                       .dtype = a->dy->dtype,
+                                       .index = a->index->dtype,
+                                       .wide = is_wide(dev, lines) };
+    atto__args args;
+    args.count = 0;
+    atto__arg_tensor(&args, a->index);
+    atto__arg_tensor(&args, a->dy);
+    atto__arg_tensor(&args, &g->source);
+    atto__arg_error_word(&args, dev);
+    arg_steps(&args, g);
+    atto__arg_ulong(&args, (uint64_t)g->count);
+    atto__arg_index(&args, knobs.wide, lines);
+    atto__arg_sizes(&args, knobs.wide, sizes);
+    return launch(dev, &knobs, &args, lines);
+}
+
+atto_status atto__opencl_gather_backward(atto_device *dev, const struct atto_gather_args *a,
+                                         const atto__layout *layout)
+{
+    (void)layout;
+    atto__gather g;
+    ATTO_TRY(atto__gather_begin_sums(dev, a, &g));
+    if (atto_tensor_numel(a->index) == 0) return ATTO_OK;
+    ATTO_TRY(add_lines(dev, a, &g));
+    return atto__gather_end_sums(dev, a, &g);
+}
+
+atto_status atto__opencl_gather_prepare(atto_device *dev, atto_dtype dtype)
+{
+    static const char *const kernels[] = { "atto_gather_forward", "atto_gather_backward" };
+    for (int32_t i = 0; i < 2; i++) {
+        const atto__gather_knobs knobs = { .kernel = kernels[i],
+                                           .dtype = dtype,
+                                           .index = ATTO_I64 };
+        atto__variant variant;
+        atto__gather_variant(&knobs, &variant);
+        ATTO_TRY(atto__prepare(dev, &variant));
+    }
+    return ATTO_OK;
+}

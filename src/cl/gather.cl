@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: MIT */
+/* gather.cl - elements that an index names, and the sums of their gradients.
+ *
+ *   forward    y[o][j][i] = x[o][index[o][j][i]][i]
+ *   backward   sums[o][index[o][j][i]][i] += dy[o][j][i], j ascending: a work-item has a line (o, i)
+ *
+ * Row r of outer index o begins at element o * outer_step + r * row_step of x and of sums.
+ *
+ *   -D             default  meaning
+ *   ATTO_UNIT      4        forward: bytes of an element: 4 or 2
+ *   ATTO_INDEX_IN  i64      dtype of the index: i32 or i64
+ *   and those of atto_kernel.h
+ */
+#include "atto_kernel.h"
+
+#ifndef ATTO_UNIT
+#define ATTO_UNIT 4
+#endif
+#ifndef ATTO_INDEX_IN
+#define ATTO_INDEX_IN i64
+#endif
+
+typedef int atto_i32;
+typedef long atto_i64;
+typedef ATTO_PASTE(atto_, ATTO_INDEX_IN) index_t;
+
+#if ATTO_UNIT == 4
+typedef uint unit_t;
+#define NAN_UNIT 0x7fc07fc0u
+#else
+typedef ushort unit_t;
+#define NAN_UNIT (ushort)0x7fc0
+#endif
+
+#define BIT_OF_INDICES 2u /* of the error word */
+
+static inline uint is_row(long index, ulong rows)
+{
+    return index >= 0 && (ulong)index < rows;
+}
+
+#if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_gather_forward)
+/* n elements of y. size.w = inner, size.z = elements of the index along dim. */
+ATTO_KERNEL void atto_gather_forward(__global const unit_t *x, const ulong x_at,
+                                     __global const index_t *index, const ulong index_at,
+                                     __global unit_t *y, const ulong y_at,
+                                     volatile __global uint *errors, const ulong errors_at,
+                                     const ulong rows, const ulong outer_step, const ulong row_step,
+                                     const atto_index n, const atto_index4 size, const uint4 magic,
+                                     const uint4 shift)
+{
+    const atto_index first = atto_first_vector();
+    long named[ATTO_ITEMS];
+    unit_t value[ATTO_ITEMS];
+    x += x_at;
+    index += index_at;
+    y += y_at;
+#pragma unroll
+    for (uint j = 0; j < ATTO_ITEMS; j++)
+        if (first + j * ATTO_WG < n) named[j] = index[first + j * ATTO_WG];
+#pragma unroll
+    for (uint j = 0; j < ATTO_ITEMS; j++) {
+        const atto_index t = first + j * ATTO_WG;
+        if (t >= n) continue;
+        const atto_index row = atto_divide(t, size.w, magic.w, shift.w);
+        const atto_index outer = atto_divide(row, size.z, magic.z, shift.z);
+        value[j] = NAN_UNIT;
+        if (is_row(named[j], rows))
+            value[j] = x[outer * outer_step + named[j] * row_step + (t - row * size.w)];
+        else
+            atomic_or(errors + errors_at, BIT_OF_INDICES);
+    }
+#pragma unroll
+    for (uint j = 0; j < ATTO_ITEMS; j++)
+        if (first + j * ATTO_WG < n) y[first + j * ATTO_WG] = value[j];
+}
+#endif
+
+#if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_gather_backward)
+
+/* Elements of a line that are loaded before the first of them is added. */
+#define AHEAD 4
+
+static inline void add_one(__global float *sums, ulong row_step, long named, float d, ulong rows,
+                           volatile __global uint *errors)
+{
+    if (is_row(named, rows))
+        sums[named * row_step] += d;
+    else
+        atomic_or(errors, BIT_OF_INDICES);
+}
+
+/* size.w = inner. */
+ATTO_KERNEL void atto_gather_backward(__global const index_t *index, const ulong index_at,
+                                      __global const ATTO_T *dy, const ulong dy_at,
+                                      __global float *sums, const ulong sums_at,
+                                      volatile __global uint *errors, const ulong errors_at,
+                                      const ulong rows, const ulong outer_step,
+                                      const ulong row_step, const ulong count,
+                                      const atto_index lines, const atto_index4 size,
+                                      const uint4 magic, const uint4 shift)
+{
+    const atto_index line = get_global_id(0);
+    if (line >= lines) return;
+    const size_t outer = atto_divide(line, size.w, magic.w, shift.w), inner = size.w;
+    const size_t i = line - outer * inner, begin = outer * count * inner + i;
+    long named[AHEAD];
+    float d[AHEAD];
+    index += index_at + begin;
+    dy += dy_at + begin;
+    sums += sums_at + outer * outer_step + i;
+    errors += errors_at;
+    size_t j = 0;
+    for (; j + AHEAD <= count; j += AHEAD) {
+#pragma unroll
+        for (uint k = 0; k < AHEAD; k++) {
+            named[k] = index[(j + k) * inner];
+            d[k] = atto_load(dy, (j + k) * inner);
+        }
+#pragma unroll
+        for (uint k = 0; k < AHEAD; k++) add_one(sums, row_step, named[k], d[k], rows, errors);
+    }
+    for (; j < count; j++)
+        add_one(sums, row_step, index[j * inner], atto_load(dy, j * inner), rows, errors);
+}
+#endif
