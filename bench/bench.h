@@ -34,12 +34,14 @@ typedef enum bench_layout {
 /* The sizes of a row of matrices; zeroed where the row is elementwise. */
 typedef struct bench_matrix {
     int64_t m, n, k; /* rows, features out, features in */
+    int64_t batch;   /* of so many products; 0 = one, without that dimension */
+    bool shared;     /* which have one w */
 } bench_matrix;
 
 /* The tensors that rows may use; contents of outputs are undefined. Elementwise rows have the first
  * three, all of one shape. */
 typedef struct bench_tensors {
-    atto_tensor x;   /* [m, k] */
+    atto_tensor x;   /* [m, k]; of a batch all but b and db have that dimension, too */
     atto_tensor dy;  /* [m, n] */
     atto_tensor out; /* forward [m, n], backward [m, k] */
 
@@ -99,7 +101,8 @@ typedef struct bench_row {
     X(elementwise)      \
     X(reduce)           \
     X(softmax)          \
-    X(glu) X(optim) X(tensor) X(loss) X(nll_loss) X(layer_norm) X(batch_norm) X(group_norm) X(pool)
+    X(glu) X(optim) X(tensor) X(loss) X(nll_loss) X(layer_norm) X(batch_norm) X(group_norm) X(pool) \
+    X(matmul)
 
 #define X(name)                                   \
     extern const bench_row bench_##name##_rows[]; \

@@ -144,6 +144,10 @@
  *                IMAGES: the same, but only the innermost dimension needs unit stride; images have
  *                four dimensions, batch, channels, height, width (those that the caller's lacks
  *                have size 1)
+ *                MATRICES: the last two dimensions are a matrix that has unit stride along its rows
+ *                or along its columns; those before them are the batch, to whose shape every tensor
+ *                was expanded by strides 0, and have any strides. An output with a stride 0 gets
+ *                the sum over that dimension
  *   autocast     what autocast will do to the inputs: LOW, F32, WIDEST or FLOW
  *   in_place     IN_PLACE: an output may be exactly one of the inputs; else DISTINCT
  *   random       DROPS_BY(field): draws numbers by logical element index when that probability is
@@ -170,7 +174,8 @@
     X(batch_norm, BATCH_NORM, CHANNELS, FLOW, DISTINCT, FIXED,          NONE) \
     X(avg_pool, AVG_POOL, IMAGES,  FLOW,   DISTINCT, FIXED,             NONE) \
     X(max_pool, MAX_POOL, IMAGES,  FLOW,   DISTINCT, FIXED,             NONE) \
-    X(group_norm, GROUP_NORM, CHANNELS, F32, DISTINCT, FIXED,           NONE)
+    X(group_norm, GROUP_NORM, CHANNELS, F32, DISTINCT, FIXED,           NONE) \
+    X(matmul,  MATMUL,  MATRICES,  LOW,    DISTINCT, FIXED,             NONE)
 
 /* F(field, role), beside each args struct as ATTO_<OP>_FIELDS. Roles:
  *   IN          read by forward and again by backward      must be given to both
@@ -228,6 +233,8 @@
     F(x, IN) F(w, IN_OPT) F(b, IN_FWD_OPT) F(running_mean, STATE_OPT)                          \
     F(running_var, STATE_OPT) F(y, OUT) F(mean, SAVED_FWD_OPT) F(rstd, SAVED_FWD_OPT)          \
     F(dy, DIN) F(dx, DOUT) F(dw, DOUT) F(db, DOUT)
+#define ATTO_MATMUL_FIELDS(F)                                                                  \
+    F(a, IN_NEEDED) F(b, IN_NEEDED) F(y, OUT) F(dy, DIN) F(da, DOUT) F(db, DOUT)
 /* clang-format on */
 
 #endif
