@@ -24,7 +24,8 @@ static atto_tensor right_side(const bench_row *row, const atto_tensor *w)
 static atto_status forward(atto_device *dev, const bench_row *row, const bench_tensors *t)
 {
     const atto_tensor b = right_side(row, &t->w);
-    return atto_matmul_forward(dev, &(struct atto_matmul_args){ .a = &t->x, .b = &b, .y = &t->out });
+    return atto_matmul_forward(dev,
+                               &(struct atto_matmul_args){ .a = &t->x, .b = &b, .y = &t->out });
 }
 
 static atto_status backward(atto_device *dev, const bench_row *row, const bench_tensors *t)
@@ -39,10 +40,10 @@ static atto_status backward(atto_device *dev, const bench_row *row, const bench_
 #define FLOATS   .default_dtypes = BENCH_FLOATS, .dtypes = BENCH_FLOATS
 #define FORWARD  .pass = "forward", .call = forward, .flops = 2
 #define BACKWARD .pass = "backward", .call = backward, .flops = 4
-#define BOTH(name, b, one, m, n, k)                                     \
-    { .op = name, FORWARD, .matrix = { m, n, k, b, one }, FLOATS },     \
-    {                                                                   \
-        .op = name, BACKWARD, .matrix = { m, n, k, b, one }, FLOATS     \
+#define BOTH(name, b, one, m, n, k)                                 \
+    { .op = name, FORWARD, .matrix = { m, n, k, b, one }, FLOATS }, \
+    {                                                               \
+        .op = name, BACKWARD, .matrix = { m, n, k, b, one }, FLOATS \
     }
 
 /* clang-format off */

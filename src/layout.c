@@ -245,7 +245,7 @@ void atto__view_batch(atto_tensor *view, const atto_tensor *batch)
         const bool is_matrix = d >= batch->rank - 2;
         const int64_t size = d < lacks ? 1 : from.shape[d - lacks];
         view->shape[d] = is_matrix ? size : batch->shape[d];
-        view->stride[d] = is_matrix ? from.stride[d - lacks]
+        view->stride[d] = is_matrix   ? from.stride[d - lacks]
                           : size == 1 ? 0
                           : size == 0 ? 1 /* 0 would mean that it is repeated */
                                       : from.stride[d - lacks];

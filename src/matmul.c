@@ -38,9 +38,9 @@ static bool is_legal(const atto__product *p)
 static atto__matrices matrices_of(const atto_tensor *t, bool turned)
 {
     const int32_t row = t->rank - 2, column = t->rank - 1;
-    return (atto__matrices){ .t = t,
-                             .stride = { t->stride[turned ? column : row],
-                                         t->stride[turned ? row : column] } };
+    return (atto__matrices){
+        .t = t, .stride = { t->stride[turned ? column : row], t->stride[turned ? row : column] }
+    };
 }
 
 static void swap_sides(atto__product *p)
@@ -104,8 +104,7 @@ static void remove_dimension(atto__product *p, int32_t dim)
     const int32_t behind = p->kept + p->summed - dim - 1;
     const size_t bytes = (size_t)behind * sizeof p->size[0];
     memmove(p->size + dim, p->size + dim + 1, bytes);
-    for (int32_t i = 0; i < 3; i++)
-        memmove(all[i]->batch + dim, all[i]->batch + dim + 1, bytes);
+    for (int32_t i = 0; i < 3; i++) memmove(all[i]->batch + dim, all[i]->batch + dim + 1, bytes);
     if (dim < p->kept)
         p->kept--;
     else
@@ -215,7 +214,8 @@ void atto__product_of(atto__product *p, const atto_tensor *a, bool a_turned, con
                           .c = matrices_of(c, false) };
     turn_result(p);
     collect_dimensions(p);
-    while (fold_any(p) || merge_any(p)) {}
+    while (fold_any(p) || merge_any(p)) {
+    }
     sort_kept(p);
 }
 

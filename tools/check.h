@@ -19,8 +19,9 @@ typedef enum check_family {
     CHECK_RMS_NORM,
     CHECK_BATCH_NORM,
     CHECK_GROUP_NORM,
-    CHECK_POOL, /* kind 1: maxima */
-    CHECK_LOSS  /* atto_loss_* or atto_nll_loss_*, through check_loss; kind counts */
+    CHECK_POOL,   /* kind 1: maxima */
+    CHECK_MATMUL, /* atto_matmul_*, through check_matmul */
+    CHECK_LOSS    /* atto_loss_* or atto_nll_loss_*, through check_loss; kind counts */
 } check_family;
 
 /* One op as selftest runs it: an activation, dropout, or both, perhaps behind a product; a unary or
@@ -62,6 +63,10 @@ atto_status check_norm(atto_device *dev, atto_device *reference, check_family fa
 /* The same for pooling: means or maxima, every kernel, contiguous and channels_last. */
 atto_status check_pool(atto_device *dev, atto_device *reference, bool is_max, bool backward,
                        atto_dtype dtype, double *ratio);
+
+/* Batched products likewise. */
+atto_status check_matmul(atto_device *dev, atto_device *reference, bool backward, atto_dtype dtype,
+                         double *ratio);
 
 /* A pointwise loss, or for CHECK_NLL that of labels, likewise. */
 #define CHECK_NLL ATTO_LOSS_COUNT

@@ -19,14 +19,14 @@ extern "C" {
  * nothing is copied as long as rows or columns have unit stride.
  */
 struct atto_matmul_args {
-    const atto_tensor *a;     /**< in   [..., M, K]  f32 f16 bf16 */
-    const atto_tensor *b;     /**< in   [..., K, N]  like a */
-    const atto_tensor *y;     /**< out  [..., M, N]  like a, or f32 */
-    const atto_tensor *dy;    /**< in   like y */
-    const atto_tensor *da;    /**< out  [..., M, K]  like a, or f32; needs b */
-    const atto_tensor *db;    /**< out  [..., K, N]  like b, or f32; needs a */
-    bool add_da, add_db;      /**< += instead of = */
-    uint64_t reserved[4];     /**< must be 0 */
+    const atto_tensor *a;  /**< in   [..., M, K]  f32 f16 bf16 */
+    const atto_tensor *b;  /**< in   [..., K, N]  like a */
+    const atto_tensor *y;  /**< out  [..., M, N]  like a, or f32 */
+    const atto_tensor *dy; /**< in   like y */
+    const atto_tensor *da; /**< out  [..., M, K]  like a, or f32; needs b */
+    const atto_tensor *db; /**< out  [..., K, N]  like b, or f32; needs a */
+    bool add_da, add_db;   /**< += instead of = */
+    uint64_t reserved[4];  /**< must be 0 */
 };
 
 /**

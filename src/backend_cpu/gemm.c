@@ -546,8 +546,7 @@ static void finish_rows(const void *job, int64_t begin, int64_t end)
     for (int64_t i = begin; i < end; i++)
         for (int64_t column = 0; column < g->n; column += ATTO_GEMM_RUN)
             g->finish(g->job, g->first_row + i, column,
-                      (int32_t)least(ATTO_GEMM_RUN, g->n - column),
-                      s->c + i * s->stride + column);
+                      (int32_t)least(ATTO_GEMM_RUN, g->n - column), s->c + i * s->stride + column);
 }
 
 static atto_status run_blas(atto_device *dev, const atto__gemm *g, atto__sgemm_fn *sgemm)

@@ -52,8 +52,7 @@ static void store_rounded(const void *job_, int64_t row, int64_t column, int32_t
 {
     const matmul_job *job = job_;
     const atto__product *p = job->p;
-    const int64_t at =
-        kept_at(p, &p->c, row / p->m) + row % p->m * pitch_of_c(p) + column;
+    const int64_t at = kept_at(p, &p->c, row / p->m) + row % p->m * pitch_of_c(p) + column;
     const span to = { element(p->c.t, at), 1, n, p->c.t->dtype };
     float buffer[ATTO_BLOCK];
     if (job->add) accumulate_block(values, to, buffer);

@@ -148,8 +148,7 @@ static int64_t wanted_slices(const atto__gemm *g, const plan *p)
     const int64_t tiles = p->tiles * products_of(g);
     if (p->engine == ENGINE_ROWS)
         return tiles < ENOUGH_GROUPS ? WANTED_ITEMS / p->lanes / tiles : 1;
-    if (p->tile->slices > 1)
-        return tiles < ENOUGH_SLICED_GROUPS ? WANTED_SLICED_GROUPS / tiles : 1;
+    if (p->tile->slices > 1) return tiles < ENOUGH_SLICED_GROUPS ? WANTED_SLICED_GROUPS / tiles : 1;
     return tiles < enough_groups(p->tile) ? WANTED_ITEMS / atto__gemm_tile_items(p->tile) / tiles
                                           : 1;
 }

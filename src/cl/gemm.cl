@@ -30,9 +30,9 @@
 
 /* ---- batches ---- */
 
-#define ATTO_BATCH_PARAMETERS                                                                    \
-    const atto_index slices, const atto_index inner_count, const ulong a_outer,                  \
-        const ulong a_inner, const ulong b_outer, const ulong b_inner, const ulong c_outer,      \
+#define ATTO_BATCH_PARAMETERS                                                               \
+    const atto_index slices, const atto_index inner_count, const ulong a_outer,             \
+        const ulong a_inner, const ulong b_outer, const ulong b_inner, const ulong c_outer, \
         const ulong c_inner
 
 /* Elements from the first product's x to that of product number p. */
