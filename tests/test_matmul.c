@@ -565,7 +565,7 @@ static void matmul_sums_ones_exactly_in_every_dtype(void **state)
 static const struct shape_row {
     int64_t batch, m, n, k;
 } shape_rows[] = {
-    { 5, 3, 50, 70 }, { 7, 33, 17, 300 }, { 3, 150, 160, 90 }, { 2, 200, 300, 400 }
+    { 5, 3, 50, 70 }, { 7, 33, 17, 300 }, { 3, 150, 160, 90 }, { 2, 130, 170, 200 }
 };
 
 static matmul_case case_of(int i, atto_dtype dtype)
@@ -676,9 +676,8 @@ static void matmul_does_not_depend_on_threads_or_company(void **state)
     for (int i = 0; i < COUNT_OF(shape_rows); i++)
         for (int d = 0; d < 3; d++) {
             matmul_case c = case_of(i, dtypes[d]);
-            check_threads(&c);
-            c.a.turn = c.b.turn = TURNED;
-            check_threads(&c);
+            if (d != i % 3) c.a.turn = c.b.turn = TURNED;
+            if (d != (i + 2) % 3) check_threads(&c);
         }
 }
 
