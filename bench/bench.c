@@ -40,6 +40,13 @@ const char *bench_layout_name(bench_layout layout)
 
 /* Which cases. */
 
+static void append_matrix(char *out, size_t size, const bench_matrix *s)
+{
+    char batch[24] = "";
+    if (s->batch > 0) snprintf(batch, sizeof batch, "%" PRId64 "x", s->batch);
+    snprintf(out, size, " %s%" PRId64 "x%" PRId64 "x%" PRId64, batch, s->m, s->n, s->k);
+}
+
 void bench_case_text(const bench_case *c, char *out, size_t size)
 {
     const bench_row *row = c->row;
@@ -47,8 +54,7 @@ void bench_case_text(const bench_case *c, char *out, size_t size)
     const int used = snprintf(out, size, "%s %s %s %s", row->op, row->pass,
                               atto_dtype_name(c->dtype), bench_layout_name(row->layout));
     if (matrix->m > 0 && used > 0 && (size_t)used < size)
-        snprintf(out + used, size - (size_t)used, " %" PRId64 "x%" PRId64 "x%" PRId64, matrix->m,
-                 matrix->n, matrix->k);
+        append_matrix(out + used, size - (size_t)used, matrix);
     if (row->rows > 0 && used > 0 && (size_t)used < size)
         snprintf(out + used, size - (size_t)used, " %" PRId64 "x%" PRId64, row->rows, row->cols);
 }
@@ -222,13 +228,16 @@ static double bytes_of(const atto_tensor *t)
 /* Each operand read and each result written once. z is read for the derivative of act only. */
 static void count_matrix_work(const bench_case *c, const bench_tensors *t, bench_result *r)
 {
-    const int64_t m = t->x.shape[0], n = t->w.shape[0], k = t->x.shape[1];
+    const int64_t batch = t->x.rank == 3 ? t->x.shape[0] : 0;
+    const int64_t m = t->x.shape[t->x.rank - 2], n = t->w.shape[t->w.rank - 2];
+    const int64_t k = t->x.shape[t->x.rank - 1];
     const bool backward = strcmp(c->row->pass, "backward") == 0;
-    r->shape = atto_shape3(m, n, k);
+    r->shape = batch > 0 ? atto_shape4(batch, m, n, k) : atto_shape3(m, n, k);
     r->flops = (double)c->row->flops * (double)m * (double)n * (double)k;
+    if (batch > 0) r->flops *= (double)batch;
     r->bytes = bytes_of(&t->x) + bytes_of(&t->w) + bytes_of(&t->out);
-    if (!backward) r->bytes += bytes_of(&t->b);
-    if (backward) r->bytes += bytes_of(&t->dy) + bytes_of(&t->dw) + bytes_of(&t->db);
+    const double bias = batch > 0 ? 0.0 : bytes_of(&t->b);
+    r->bytes += backward ? bytes_of(&t->dy) + bytes_of(&t->dw) + bias : bias;
     if (backward && c->row->act.kind != ATTO_ACT_IDENTITY) r->bytes += bytes_of(&t->z);
 }
 

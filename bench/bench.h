@@ -34,12 +34,14 @@ typedef enum bench_layout {
 /* The sizes of a row of matrices; zeroed where the row is elementwise. */
 typedef struct bench_matrix {
     int64_t m, n, k; /* rows, features out, features in */
+    int64_t batch;   /* of so many products; 0 = one, without that dimension */
+    bool shared;     /* which have one w */
 } bench_matrix;
 
 /* The tensors that rows may use; contents of outputs are undefined. Elementwise rows have the first
  * three, all of one shape. */
 typedef struct bench_tensors {
-    atto_tensor x;   /* [m, k] */
+    atto_tensor x;   /* [m, k]; of a batch all but b and db have that dimension, too */
     atto_tensor dy;  /* [m, n] */
     atto_tensor out; /* forward [m, n], backward [m, k] */
 
@@ -91,18 +93,19 @@ typedef struct bench_row {
 } bench_row;
 
 /* X(name): bench_<name>.c defines bench_<name>_rows and bench_<name>_row_count. */
-#define BENCH_TABLES(X)                                                             \
-    X(act)                                                                          \
-    X(dropout)                                                                      \
-    X(linear)                                                                       \
-    X(cross_entropy)                                                                \
-    X(elementwise)                                                                  \
-    X(reduce)                                                                       \
-    X(softmax)                                                                      \
-    X(glu)                                                                          \
-    X(optim)                                                                        \
-    X(tensor) X(loss) X(nll_loss) X(layer_norm) X(batch_norm) X(group_norm) X(pool) \
-        X(index_select) X(gather)
+#define BENCH_TABLES(X)                                                                   \
+    X(act)                                                                                \
+    X(dropout)                                                                            \
+    X(linear)                                                                             \
+    X(cross_entropy)                                                                      \
+    X(elementwise)                                                                        \
+    X(reduce)                                                                             \
+    X(softmax)                                                                            \
+    X(glu)                                                                                \
+    X(optim)                                                                              \
+    X(tensor)                                                                             \
+    X(loss) X(nll_loss) X(layer_norm) X(batch_norm) X(group_norm) X(pool) X(index_select) \
+        X(gather) X(matmul)
 
 #define X(name)                                   \
     extern const bench_row bench_##name##_rows[]; \

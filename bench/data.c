@@ -100,7 +100,9 @@ static atto_shape shape_of(const bench_row *row, int64_t n)
 
 static int64_t numel(atto_shape s)
 {
-    return s.rank == 1 ? s.dim[0] : s.dim[0] * s.dim[1];
+    int64_t n = 1;
+    for (int32_t d = 0; d < s.rank; d++) n *= s.dim[d];
+    return n;
 }
 
 /* A tensor of that logical shape over memory of its own; contents are undefined. */
@@ -162,6 +164,7 @@ bench_matrix bench_matrix_of(const bench *b, const bench_row *row)
     int64_t *const sizes[] = { &s.m, &s.n, &s.k };
     for (int i = 0; i < 3 && b->is_cpu; i++)
         if (*sizes[i] >= 1024) *sizes[i] /= 4;
+    while (s.batch > 1 && s.batch * most_elements(&s) > b->options.elements) s.batch /= 2;
     while (largest(&s) > 1 && most_elements(&s) > b->options.elements) {
         const int64_t top = largest(&s);
         for (int i = 0; i < 3; i++)
@@ -170,13 +173,19 @@ bench_matrix bench_matrix_of(const bench *b, const bench_row *row)
     return s;
 }
 
-/* Every tensor that linear may use, in the dtype of x. */
+/* [rows, columns], of a batch that many of them. */
+static atto_shape matrices(int64_t batch, int64_t rows, int64_t columns)
+{
+    return batch > 0 ? atto_shape3(batch, rows, columns) : atto_shape2(rows, columns);
+}
+
+/* Every tensor that linear or matmul may use, in the dtype of x. */
 static atto_status allocate_matrices(bench *b, const bench_case *c, bench_tensors *out)
 {
     const bench_matrix s = bench_matrix_of(b, c->row);
     const bool backward = strcmp(c->row->pass, "backward") == 0;
-    const atto_shape mk = atto_shape2(s.m, s.k), mn = atto_shape2(s.m, s.n);
-    const atto_shape nk = atto_shape2(s.n, s.k), n = atto_shape1(s.n);
+    const atto_shape mk = matrices(s.batch, s.m, s.k), mn = matrices(s.batch, s.m, s.n);
+    const atto_shape nk = matrices(s.shared ? 0 : s.batch, s.n, s.k), n = atto_shape1(s.n);
     const struct {
         atto_tensor *t;
         atto_shape shape;
@@ -253,8 +262,9 @@ static int64_t set_bytes(const bench *b, const bench_case *c, int64_t *moved)
         return 3 * tensor;
     }
     const bench_matrix s = bench_matrix_of(b, c->row);
-    *moved = size * (s.m * s.k + s.n * s.k + s.m * s.n); /* at the least */
-    return size * (2 * s.m * s.k + 2 * s.n * s.k + 3 * s.m * s.n);
+    const int64_t batch = s.batch > 0 ? s.batch : 1;
+    *moved = batch * size * (s.m * s.k + s.n * s.k + s.m * s.n); /* at the least */
+    return batch * size * (2 * s.m * s.k + 2 * s.n * s.k + 3 * s.m * s.n);
 }
 
 /* How many sets make ten times the last-level cache (CPU) or 1 GiB (GPU), within an eighth of the

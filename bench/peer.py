@@ -104,6 +104,17 @@ def linear(act):
     return make
 
 
+def matmul(turned, shared=False):
+    """x [batch, m, k] times w, stored [..., n, k] if turned, else [..., k, n]."""
+    def make(row):
+        batch, m, n, k = row.shape
+        x = row.normal(batch, m, k, grad=row.backward())
+        sizes = (n, k) if turned else (k, n)
+        w = row.normal(*(sizes if shared else (batch, *sizes)), grad=row.backward())
+        return calls(row, lambda x, w: torch.matmul(x, w.mT if turned else w), [x, w])
+    return make
+
+
 def cross_entropy(row):
     rows, cols = row.shape
     x = row.normal(rows, cols, grad=row.backward())
@@ -275,6 +286,9 @@ TORCH = {
     "div": binary(torch.div),
     "linear": linear(None),
     "linear+gelu": linear(F.gelu),
+    "matmul": matmul(False),
+    "matmul qk": matmul(True),
+    "matmul shared": matmul(False, shared=True),
     "cross_entropy": cross_entropy,
     "nll_loss": nll_loss,
     "embedding": embedding(65536),
@@ -393,6 +407,9 @@ def sets_of(make, row):
     if row.op.startswith("linear"):
         m, n, k = row.shape
         elements = m * n + m * k + n * k
+    if row.op.startswith("matmul"):
+        batch, m, n, k = row.shape
+        elements = batch * (m * n + m * k + n * k)
     item = torch.empty((), dtype=row.dtype).element_size()
     wanted = GPU_BYTES if row.cuda else CPU_BYTES
     count = min(MOST_SETS, max(1, -(-wanted // (2 * elements * item))))

@@ -21,6 +21,7 @@
 #include <attocl/layer_norm.h>
 #include <attocl/linear.h>
 #include <attocl/loss.h>
+#include <attocl/matmul.h>
 #include <attocl/nll_loss.h>
 #include <attocl/pool.h>
 #include <attocl/reduce.h>

@@ -204,6 +204,22 @@ def linear(c):
             "db": (db, long_sum(m, db, flat.square().sum(0)))}
 
 
+def matmul(c):
+    a, b, dy = c.get("a"), c.get("b"), c.get("dy")
+    w = b.mT if c["turned"] else b
+    da, db, off = dy @ w.mT, a.mT @ dy, a.square().mT @ dy.square()
+    depth = a.shape[-2]
+    if c["shared"] and a.dim() > 2:
+        depth, batch = a.numel() // a.shape[-1], tuple(range(a.dim() - 2))
+        db, off = db.sum(batch), off.sum(batch)
+    if c["turned"]:
+        db, off = db.mT, off.mT
+    y = a @ w
+    return {"y": (y, long_sum(a.shape[-1], y, a.square() @ w.square())),
+            "da": (da, long_sum(dy.shape[-1], da, dy.square() @ w.square().mT)),
+            "db": (db, long_sum(depth, db, off))}
+
+
 def glu(c):
     x = c.leaf("x")
     a, b = x.chunk(2, dim=-1 if c["dim"] == "last" else 0)
@@ -534,7 +550,7 @@ def gather(c):
     return added(dy, x.gather(dim, index), lambda d: torch.zeros_like(x).scatter_add_(dim, index, d))
 
 
-OPS = {"act": act, "dropout": dropout, "linear": linear, "softmax": softmax, "glu": glu,
+OPS = {"act": act, "dropout": dropout, "linear": linear, "matmul": matmul, "softmax": softmax, "glu": glu,
        "layer_norm": layer_norm, "rms_norm": rms_norm, "batch_norm": batch_norm,
        "group_norm": group_norm, "loss": pointwise, "nll_loss": of_labels(F.nll_loss),
        "cross_entropy": of_labels(F.cross_entropy), "avg_pool": avg_pool, "max_pool": max_pool,

@@ -216,6 +216,42 @@ bool atto__view_expand(atto_tensor *view, const atto_tensor *full, uint32_t dims
     return true;
 }
 
+bool atto__view_matrices(const atto_tensor *t)
+{
+    for (int32_t d = t->rank - 2; d < t->rank; d++)
+        if (t->shape[d] <= 1 || t->stride[d] == 1) return true;
+    return false;
+}
+
+void atto__batch_join(atto_tensor *batch, const atto_tensor *t)
+{
+    const int32_t rank = batch->rank > t->rank ? batch->rank : t->rank;
+    int64_t shape[ATTO_MAX_RANK] = { 0 };
+    for (int32_t d = 0; d < rank; d++) {
+        const int32_t ours = d - (rank - batch->rank), theirs = d - (rank - t->rank);
+        const int64_t size = ours < 0 ? 1 : batch->shape[ours];
+        shape[d] = size == 1 && theirs >= 0 ? t->shape[theirs] : size;
+    }
+    batch->rank = rank;
+    memcpy(batch->shape, shape, sizeof shape);
+}
+
+void atto__view_batch(atto_tensor *view, const atto_tensor *batch)
+{
+    const atto_tensor from = *view;
+    const int32_t lacks = batch->rank - from.rank;
+    view->rank = batch->rank;
+    for (int32_t d = 0; d < batch->rank; d++) {
+        const bool is_matrix = d >= batch->rank - 2;
+        const int64_t size = d < lacks ? 1 : from.shape[d - lacks];
+        view->shape[d] = is_matrix ? size : batch->shape[d];
+        view->stride[d] = is_matrix   ? from.stride[d - lacks]
+                          : size == 1 ? 0
+                          : size == 0 ? 1 /* 0 would mean that it is repeated */
+                                      : from.stride[d - lacks];
+    }
+}
+
 bool atto__view_dense(const atto_tensor *t)
 {
     if (atto_tensor_numel(t) == 0) return true;

@@ -49,6 +49,20 @@ bool atto__image_unit(atto_tensor *t, bool channels_last);
 /* Whether such a view has unit stride along channels, and not along width. */
 bool atto__image_channels_last(const atto_tensor *t);
 
+/* Of views of two dimensions or more, the last two a matrix's rows and columns, those before them
+ * the batch. */
+
+/* Unit stride along the matrix's rows or along its columns; one of size 1 has any stride. */
+bool atto__view_matrices(const atto_tensor *t);
+
+/* Gives batch the rank and the batch sizes that t and what it was before broadcast to. Rank 0 is
+ * none yet. */
+void atto__batch_join(atto_tensor *batch, const atto_tensor *t);
+
+/* Gives the view batch's rank and batch sizes, with stride 0 where it has size 1 or no dimension;
+ * its matrices stay what they are. */
+void atto__view_batch(atto_tensor *view, const atto_tensor *batch);
+
 /* No element is reached twice. Exact for strides that nest, otherwise on the safe side. */
 bool atto__view_distinct(const atto_tensor *t);
 

@@ -78,12 +78,14 @@ ATTO_OP_TABLE(X)
 #define BROADCAST_DENSE(op)       NULL
 #define BROADCAST_CHANNELS(op)    NULL
 #define BROADCAST_IMAGES(op)      NULL
+#define BROADCAST_MATRICES(op)    NULL
 #define SPATIAL_ELEMENTWISE(op)   NULL
 #define SPATIAL_BROADCAST(op)     NULL
 #define SPATIAL_ROWS(op)          NULL
 #define SPATIAL_DENSE(op)         NULL
 #define SPATIAL_CHANNELS(op)      NULL
 #define SPATIAL_IMAGES(op)        atto__##op##_spatial
+#define SPATIAL_MATRICES(op)      NULL
 static const atto__op_info ops[] = {
 #define X(op, OP, shape_rule, autocast, in_place, random, data_errors)                                 \
     { { #op "_forward", #op "_backward" }, sizeof(struct atto_##op##_args), offsetof(struct atto_##op##_args, reserved),           \
@@ -387,6 +389,35 @@ static atto_status merge_images(call *c, atto__layout *layout)
     return ATTO_OK;
 }
 
+/* ---- matrices ---- */
+
+/* A matrix without unit stride is packed; where the caller's view repeats matrices, each once. */
+static atto_status pack_matrices(call *c, atto__operand *o)
+{
+    if (atto_tensor_numel(o->given) == 0 || atto__view_matrices(o->given)) return ATTO_OK;
+    o->shaped = *o->given;
+    for (int32_t d = 0; d < o->shaped.rank - 2; d++)
+        if (o->shaped.stride[d] == 0 && !o->writes) o->shaped.shape[d] = 1;
+    const atto_tensor *given = o->given;
+    o->given = &o->shaped;
+    ATTO_TRY(atto__operand_pack(&c->operands, o));
+    atto__view_batch(&o->view, given);
+    return ATTO_OK;
+}
+
+/* All tensors get the shape of the batch; each one's matrices stay what they are. */
+static atto_status merge_matrices(call *c)
+{
+    atto_tensor batch = { .rank = 0 };
+    for (int32_t i = 0; i < c->operands.count; i++)
+        atto__batch_join(&batch, c->operands.list[i].given);
+    for (int32_t i = 0; i < c->operands.count; i++) {
+        ATTO_TRY(pack_matrices(c, &c->operands.list[i]));
+        atto__view_batch(&c->operands.list[i].view, &batch);
+    }
+    return ATTO_OK;
+}
+
 /* Brings the operands' views into the form that the op table names. */
 static atto_status canonicalise(call *c, atto__layout *merged)
 {
@@ -400,6 +431,8 @@ static atto_status canonicalise(call *c, atto__layout *merged)
     case ATTO_LAYOUT_CHANNELS:
     case ATTO_LAYOUT_IMAGES:
         return merge_images(c, merged);
+    case ATTO_LAYOUT_MATRICES:
+        return merge_matrices(c);
     case ATTO_LAYOUT_DENSE:
         break;
     }

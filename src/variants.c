@@ -986,13 +986,14 @@ static bool make_group_norm(const int32_t *v, atto__variant *out)
 }
 
 /* a, b, c of the products: operands and result of one dtype, or with an f32 result, or an f32 a,
- * which is how dz is stored. */
+ * which is how dz is stored, or an f32 b, a gradient of matmul's. */
 static const atto_dtype gemm_dtypes[][3] = {
     { ATTO_F32, ATTO_F32, ATTO_F32 },   { ATTO_F16, ATTO_F16, ATTO_F16 },
     { ATTO_F16, ATTO_F16, ATTO_F32 },   { ATTO_BF16, ATTO_BF16, ATTO_BF16 },
     { ATTO_BF16, ATTO_BF16, ATTO_F32 }, { ATTO_F32, ATTO_F16, ATTO_F16 },
     { ATTO_F32, ATTO_F16, ATTO_F32 },   { ATTO_F32, ATTO_BF16, ATTO_BF16 },
-    { ATTO_F32, ATTO_BF16, ATTO_F32 },
+    { ATTO_F32, ATTO_BF16, ATTO_F32 },  { ATTO_F16, ATTO_F32, ATTO_F16 },
+    { ATTO_BF16, ATTO_F32, ATTO_F32 },
 };
 #define GEMM_SAME 5 /* so many have a and b of one dtype */
 
@@ -1336,7 +1337,7 @@ static const plan plans[] = {
     { "batch_norm", 5, { 4, 3, 2, 2, 2 }, make_batch_norm },
     { "batch_norm", 3, { 2, 3, 3 }, make_batch_norm_merge },
     { "group_norm", 1, { 3 }, make_group_norm },
-    { "gemm", 7, { ATTO_GEMM_TILES, 9, 4, 4, ATTO_DROPOUT_COUNT, 2, 2 }, make_gemm_tile },
+    { "gemm", 7, { ATTO_GEMM_TILES, 11, 4, 4, ATTO_DROPOUT_COUNT, 2, 2 }, make_gemm_tile },
     { "gemm", 6, { 2, GEMM_SAME, 4, ATTO_DROPOUT_COUNT, 2, 2 }, make_gemm_rows },
     { "gemm", 3, { GEMM_SAME, ATTO_DROPOUT_COUNT, 2 }, make_gemm_finish },
     { "linear", 4, { 2, GEMM_SAME, ATTO_DROPOUT_COUNT, 2 }, make_linear },

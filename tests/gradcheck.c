@@ -393,6 +393,51 @@ static double glu_value(const oracle_glu *g)
     return sum;
 }
 
+/* ---- matmul: sum of y dy is linear in each operand, so that differences have roundings only ---- */
+
+enum { MM_M = 3, MM_N = 2, MM_K = 4, MM_A = 2 * MM_M * MM_K, MM_B = 3 * MM_K * MM_N };
+enum { MM_Y = 6 * MM_M * MM_N };
+
+static double matmul_value(const oracle_matmul *o)
+{
+    oracle_sum y[MM_Y];
+    double sum = 0.0;
+    oracle_matmul_product(o, y, NULL, NULL);
+    for (int i = 0; i < MM_Y; i++) sum += y[i].value * o->dy[i];
+    return sum;
+}
+
+static void expect_matmul_slopes(const oracle_matmul *o, double *x, const oracle_sum *dx, int n)
+{
+    for (int i = 0; i < n; i++) {
+        const double middle = x[i];
+        x[i] = middle + 0.5;
+        const double up = matmul_value(o);
+        x[i] = middle - 0.5;
+        const double slope = up - matmul_value(o);
+        x[i] = middle;
+        if (fabs(slope - dx[i].value) > 1e-12)
+            fail_msg("matmul: gradient %.17g, difference %.17g", dx[i].value, slope);
+    }
+}
+
+/* a [2, 1, M, K] and b [3, K, N]: both are repeated. */
+static void oracle_matmul_gradients_match_differences(void **state)
+{
+    (void)state;
+    double a[MM_A], b[MM_B], dy[MM_Y];
+    oracle_sum y[MM_Y], da[MM_A], db[MM_B];
+    test_uniform(6400, -1.0, 1.0, ATTO_F32, a, MM_A);
+    test_uniform(6401, -1.0, 1.0, ATTO_F32, b, MM_B);
+    test_uniform(6402, -1.0, 1.0, ATTO_F32, dy, MM_Y);
+    const oracle_matmul o = {
+        MM_M, MM_N, MM_K, atto_shape2(2, 1), atto_shape1(3), atto_shape2(2, 3), a, b, dy
+    };
+    oracle_matmul_product(&o, y, da, db);
+    expect_matmul_slopes(&o, a, da, MM_A);
+    expect_matmul_slopes(&o, b, db, MM_B);
+}
+
 /* Third derivatives below 1 for each of a row's elements, dy below 2; of an activation times 3
  * below 16. */
 static void expect_row_slope(const char *op, double up, double down, double wanted)
@@ -715,6 +760,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(oracle_softmax_gradients_match_differences),
         cmocka_unit_test(oracle_glu_gradients_match_differences),
+        cmocka_unit_test(oracle_matmul_gradients_match_differences),
         cmocka_unit_test(oracle_loss_gradients_match_differences),
         cmocka_unit_test(oracle_batch_norm_gradients_match_differences),
         cmocka_unit_test(oracle_norm_gradients_match_differences),

@@ -71,6 +71,17 @@ oracle_sum oracle_linear_dz(const oracle_linear *l, int64_t i, int64_t j);
 void oracle_linear_dx(const oracle_linear *l, const oracle_sum *dz, oracle_sum *dx);
 void oracle_linear_dw(const oracle_linear *l, const oracle_sum *dz, oracle_sum *dw);
 void oracle_linear_db(const oracle_linear *l, const oracle_sum *dz, oracle_sum *db);
+
+/* Products of batches: a [a_batch, m, k], b [b_batch, k, n], y [batch, m, n]; oracle_matmul.c. */
+typedef struct oracle_matmul {
+    int64_t m, n, k;
+    atto_shape a_batch, b_batch, batch; /* the first two broadcast to the third */
+    const double *a, *b, *dy;
+} oracle_matmul;
+
+/* y, da and db, dense; NULL = not wanted. */
+void oracle_matmul_product(const oracle_matmul *o, oracle_sum *y, oracle_sum *da, oracle_sum *db);
+
 /* Cross-entropy of x [outer, classes, step], position p = outer index * step + inner index. */
 typedef struct oracle_ce {
     int64_t outer, classes, step;

@@ -382,6 +382,21 @@ static spec spec_gather(const char *name, bool many_dims)
     return legal;
 }
 
+static void numbers_matmul(struct atto_matmul_args *a)
+{
+    (void)a;
+}
+/* 2 products of [3, 5] and [5, 4], or 12. */
+static spec spec_matmul(const char *name, bool many_dims)
+{
+    const bool of_a = strcmp(name, "a") == 0 || strcmp(name, "da") == 0;
+    const bool of_b = strcmp(name, "b") == 0 || strcmp(name, "db") == 0;
+    const int64_t rows = of_b ? 5 : 3, columns = of_a ? 5 : 4;
+    return (spec){ many_dims ? atto_shape_of(5, (int64_t[]){ 2, 3, 2, rows, columns })
+                             : atto_shape3(2, rows, columns),
+                   ATTO_F32, -2.0, 2.0 };
+}
+
 /* clang-format off */
 #define F(field, role) { #field, offsetof(args, field), USE_##role },
 #define X(op, OP, layout, autocast, in_place, random, data_errors)                          \
@@ -409,12 +424,14 @@ ATTO_OP_TABLE(X)
 #define IS_DENSE       false
 #define IS_CHANNELS    false
 #define IS_IMAGES      false
+#define IS_MATRICES    false
 #define PACKED_ELEMENTWISE LAYOUT_SCATTERED
 #define PACKED_BROADCAST   LAYOUT_SCATTERED
 #define PACKED_ROWS        LAYOUT_SCATTERED
 #define PACKED_DENSE       LAYOUT_SCATTERED
 #define PACKED_CHANNELS    LAYOUT_SCATTERED
 #define PACKED_IMAGES      LAYOUT_STEP2
+#define PACKED_MATRICES    LAYOUT_STEP2
 static op_row ops[] = {
 #define X(op, OP, layout, autocast, in_place, random, data_errors)                          \
     { #op, sizeof(struct atto_##op##_args), offsetof(struct atto_##op##_args, reserved),    \

@@ -22,6 +22,9 @@ static const struct {
      * the old value that add_ keeps. What act and act' are off by comes on top, see
      * test_linear.c. */
     { "linear", 1, 1 },
+    /* n terms as linear: K of y; of a gradient N or M, times the repetitions that are summed up,
+     * and one more for the old value. */
+    { "matmul", 1, 1 },
     /* Beside the summands, which the caller counts: exp 6 and its argument 1, log 6, differences 2,
      * keep and spread 3, products 2; grad: exp 6 and its argument 2, log 6, division 5, target 4,
      * products and difference 3. */

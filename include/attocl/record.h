@@ -15,6 +15,7 @@
 #include <attocl/layer_norm.h>
 #include <attocl/linear.h>
 #include <attocl/loss.h>
+#include <attocl/matmul.h>
 #include <attocl/nll_loss.h>
 #include <attocl/pool.h>
 #include <attocl/reduce.h>
@@ -51,6 +52,10 @@ typedef struct atto_linear_fused {
  * their dtype. */
 ATTO_API atto_var atto_linear(atto_tape *tape, atto_var x, atto_var w,
                               const atto_linear_fused *fused);
+
+/** a b: attocl/matmul.h, batches broadcast; in their dtype. A vector is taken too, as torch.matmul
+ * takes it: a as one row, b as one column, and the result lacks that dimension. */
+ATTO_API atto_var atto_matmul(atto_tape *tape, atto_var a, atto_var b);
 
 /** Options of atto_cross_entropy; zero, and NULL for the struct, is PyTorch's default. */
 typedef struct atto_cross_entropy_options {

@@ -144,6 +144,10 @@
  *                IMAGES: the same, but only the innermost dimension needs unit stride; images have
  *                four dimensions, batch, channels, height, width (those that the caller's lacks
  *                have size 1)
+ *                MATRICES: the last two dimensions are a matrix that has unit stride along its rows
+ *                or along its columns; those before them are the batch, to whose shape every tensor
+ *                was expanded by strides 0, and have any strides. An output with a stride 0 gets
+ *                the sum over that dimension
  *   autocast     what autocast will do to the inputs: LOW, F32, WIDEST or FLOW
  *   in_place     IN_PLACE: an output may be exactly one of the inputs; else DISTINCT
  *   random       DROPS_BY(field): draws numbers by logical element index when that probability is
@@ -172,7 +176,8 @@
     X(max_pool, MAX_POOL, IMAGES,  FLOW,   DISTINCT, FIXED,             NONE) \
     X(group_norm, GROUP_NORM, CHANNELS, F32, DISTINCT, FIXED,           NONE) \
     X(index_select, INDEX_SELECT, DENSE, FLOW, DISTINCT, FIXED,  DATA_ERRORS) \
-    X(gather,  GATHER,  DENSE,     FLOW,   DISTINCT, FIXED,      DATA_ERRORS)
+    X(gather,  GATHER,  DENSE,     FLOW,   DISTINCT, FIXED,      DATA_ERRORS) \
+    X(matmul,  MATMUL,  MATRICES,  LOW,    DISTINCT, FIXED,             NONE)
 
 /* F(field, role), beside each args struct as ATTO_<OP>_FIELDS. Roles:
  *   IN          read by forward and again by backward      must be given to both
@@ -232,6 +237,8 @@
     F(dy, DIN) F(dx, DOUT) F(dw, DOUT) F(db, DOUT)
 #define ATTO_INDEX_SELECT_FIELDS(F) F(x, IN_FWD) F(index, IN) F(y, OUT) F(dy, DIN) F(dx, DOUT)
 #define ATTO_GATHER_FIELDS(F)  F(x, IN_FWD) F(index, IN) F(y, OUT) F(dy, DIN) F(dx, DOUT)
+#define ATTO_MATMUL_FIELDS(F)                                                                  \
+    F(a, IN_NEEDED) F(b, IN_NEEDED) F(y, OUT) F(dy, DIN) F(da, DOUT) F(db, DOUT)
 /* clang-format on */
 
 #endif

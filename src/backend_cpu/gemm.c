@@ -165,7 +165,8 @@ static void finish_panels(const plan *p, const step *s, int64_t a0, int64_t a1, 
     const int64_t column = b0 * TILE_COLUMNS;
     const int32_t n = (int32_t)(least(b1 * TILE_COLUMNS, s->columns) - column);
     for (int64_t row = s->row + a0 * TILE_ROWS; row < end; row++)
-        p->g->finish(p->g->job, row, s->column + column, n, sums_at(p, s, row, s->column + column));
+        p->g->finish(p->g->job, p->g->first_row + row, s->column + column, n,
+                     sums_at(p, s, row, s->column + column));
 }
 
 /* Some panels of B at a time, so that finish finds the sums in the first-level cache. */
@@ -345,7 +346,7 @@ static void narrow_unit(const narrow_plan *p, int64_t unit, float *own)
         narrow_multiply(p, block, columns, own, sums, stride);
     }
     for (int32_t i = 0; g->finish && i < g->m; i++)
-        g->finish(g->job, i, first, columns, sums + i * stride);
+        g->finish(g->job, g->first_row + i, first, columns, sums + i * stride);
 }
 
 static void narrow_run(const void *job, int64_t stage, int64_t unit, int32_t worker)
@@ -376,13 +377,19 @@ static bool is_narrow(const atto__gemm *g, int32_t threads)
            atto__divide_up(g->n, narrow_columns(g, busy)) >= busy;
 }
 
+static narrow_plan plan_narrow(const atto__gemm *g, int32_t threads)
+{
+    narrow_plan p = { .g = g, .k_block = k_block_of(g), .rows = round_up(g->m, TILE_ROWS) };
+    p.k_blocks = atto__divide_up(g->k, p.k_block);
+    p.columns = narrow_columns(g, threads);
+    p.own_floats = p.columns * (p.k_block + (g->c ? 0 : g->m));
+    return p;
+}
+
 static atto_status run_narrow(atto_device *dev, const atto__gemm *g)
 {
     const int32_t most = atto__cpu_most_threads(dev);
-    narrow_plan p = { .g = g, .k_block = k_block_of(g), .rows = round_up(g->m, TILE_ROWS) };
-    p.k_blocks = atto__divide_up(g->k, p.k_block);
-    p.columns = narrow_columns(g, most);
-    p.own_floats = p.columns * (p.k_block + (g->c ? 0 : g->m));
+    narrow_plan p = plan_narrow(g, most);
     ATTO_TRY(scratch_floats(dev, p.rows * p.k_block * p.k_blocks, &p.a));
     ATTO_TRY(scratch_floats(dev, most * p.own_floats, &p.own));
     atto__parallel(threads_for(g, atto__cpu_threads(dev)),
@@ -431,7 +438,7 @@ static void deliver(const atto__gemm *g, int64_t row, int64_t column, int32_t n,
         for (int32_t i = 0; i < n; i++) c[i] = g->accumulate ? c[i] + sums[i] : sums[i];
         sums = c;
     }
-    if (g->finish) g->finish(g->job, row, column, n, sums);
+    if (g->finish) g->finish(g->job, g->first_row + row, column, n, sums);
 }
 
 ATTO_INLINE void skinny_as(const skinny_plan *p, atto_dtype dtype, int64_t column, int32_t n,
@@ -484,16 +491,28 @@ static int32_t sum_columns(const atto__gemm *g, int32_t threads)
     return (int32_t)least(room, share);
 }
 
+static bool converts(const atto__gemm *g)
+{
+    return g->prologue || g->a.dtype != ATTO_F32;
+}
+
+/* converted: room for A as floats, if it is not read as it is. */
+static skinny_plan plan_skinny(const atto__gemm *g, int32_t threads, float *converted)
+{
+    skinny_plan p = { .g = g, .a = g->a.data, .a_stride = g->a.stride, .converted = converted };
+    p.columns = g->b.along_k ? DOT_COLUMNS : sum_columns(g, threads);
+    if (!converted) return p;
+    p.a = converted;
+    p.a_stride = g->k;
+    return p;
+}
+
 static atto_status run_skinny(atto_device *dev, const atto__gemm *g)
 {
     const int32_t threads = threads_for(g, atto__cpu_threads(dev));
-    skinny_plan p = { .g = g, .a = g->a.data, .a_stride = g->a.stride };
-    p.columns = g->b.along_k ? DOT_COLUMNS : sum_columns(g, threads);
-    if (g->prologue || g->a.dtype != ATTO_F32) {
-        ATTO_TRY(scratch_floats(dev, g->m * g->k, &p.converted));
-        p.a = p.converted;
-        p.a_stride = g->k;
-    }
+    float *converted = NULL;
+    if (converts(g)) ATTO_TRY(scratch_floats(dev, g->m * g->k, &converted));
+    const skinny_plan p = plan_skinny(g, threads, converted);
     atto__parallel(threads, &(atto__work){ 2, skinny_units, skinny_run, &p });
     return ATTO_OK;
 }
@@ -526,8 +545,8 @@ static void finish_rows(const void *job, int64_t begin, int64_t end)
     const atto__gemm *g = s->g;
     for (int64_t i = begin; i < end; i++)
         for (int64_t column = 0; column < g->n; column += ATTO_GEMM_RUN)
-            g->finish(g->job, i, column, (int32_t)least(ATTO_GEMM_RUN, g->n - column),
-                      s->c + i * s->stride + column);
+            g->finish(g->job, g->first_row + i, column,
+                      (int32_t)least(ATTO_GEMM_RUN, g->n - column), s->c + i * s->stride + column);
 }
 
 static atto_status run_blas(atto_device *dev, const atto__gemm *g, atto__sgemm_fn *sgemm)
@@ -546,11 +565,144 @@ static atto_status run_blas(atto_device *dev, const atto__gemm *g, atto__sgemm_f
     return ATTO_OK;
 }
 
+/* ---- one product, and a batch ---- */
+
+static bool is_skinny(const atto__gemm *g)
+{
+    return g->m <= ATTO_GEMM_SKINNY && g->a.along_k && g->k > 0;
+}
+
 atto_status ATTO_LEVEL_NAME(gemm)(atto_device *dev, const atto__gemm *g)
 {
     if (g->m == 0 || g->n == 0) return ATTO_OK;
     atto__sgemm_fn *sgemm = atto__cpu_sgemm(dev);
     if (sgemm && fits_blas(g)) return run_blas(dev, g, sgemm);
-    if (g->m <= ATTO_GEMM_SKINNY && g->a.along_k && g->k > 0) return run_skinny(dev, g);
+    if (is_skinny(g)) return run_skinny(dev, g);
     return is_narrow(g, atto__cpu_most_threads(dev)) ? run_narrow(dev, g) : run_packed(dev, g);
+}
+
+/* A unit of less work than that costs more to hand out than to do. */
+#define UNIT_WORK (1 << 16)
+
+typedef struct batch {
+    const atto__gemm *g;
+    void (*locate)(const void *job, int64_t item, atto__gemm *out);
+    int64_t count, per_unit;
+    float *room; /* scratch of each worker */
+    int64_t room_floats;
+} batch;
+
+/* The next n floats of memory, which is NULL while they are counted; 64 bytes apart. */
+static float *take_floats(float *memory, int64_t *used, int64_t n)
+{
+    float *taken = memory ? memory + *used : NULL;
+    *used += round_up(n, 16);
+    return taken;
+}
+
+static void run_alone(const void *job, int64_t (*units)(const void *, int64_t),
+                      void (*run)(const void *, int64_t, int64_t, int32_t), int64_t stages)
+{
+    atto__parallel(1, &(atto__work){ stages, units, run, job });
+}
+
+static int64_t alone_skinny(const atto__gemm *g, float *memory)
+{
+    int64_t used = 0;
+    float *converted = converts(g) ? take_floats(memory, &used, g->m * g->k) : NULL;
+    const skinny_plan p = plan_skinny(g, 1, converted);
+    if (memory) run_alone(&p, skinny_units, skinny_run, 2);
+    return used;
+}
+
+static int64_t alone_narrow(const atto__gemm *g, float *memory)
+{
+    int64_t used = 0;
+    narrow_plan p = plan_narrow(g, 1);
+    p.a = take_floats(memory, &used, p.rows * p.k_block * p.k_blocks);
+    p.own = take_floats(memory, &used, p.own_floats);
+    if (memory) run_alone(&p, narrow_units, narrow_run, 2);
+    return used;
+}
+
+static int64_t alone_packed(const atto__gemm *g, float *memory)
+{
+    int64_t used = 0;
+    plan p = make_plan(g, 1);
+    p.a[0] = take_floats(memory, &used, p.row_block * p.k_block);
+    p.b[0] = take_floats(memory, &used, p.column_block * p.k_block);
+    if (!g->c) p.c = take_floats(memory, &used, least(p.row_block, g->m) * p.part);
+    if (memory) run_alone(&p, stage_units, stage_run, p.steps + 1);
+    return used;
+}
+
+/* Computes the product in this thread and returns how many floats of memory that takes; memory
+ * NULL: only that. */
+static int64_t compute_alone(const atto__gemm *g, float *memory)
+{
+    if (is_skinny(g)) return alone_skinny(g, memory);
+    return is_narrow(g, 1) ? alone_narrow(g, memory) : alone_packed(g, memory);
+}
+
+static int64_t batch_units(const void *job, int64_t stage)
+{
+    (void)stage;
+    const batch *b = job;
+    return atto__divide_up(b->count, b->per_unit);
+}
+
+static void batch_run(const void *job, int64_t stage, int64_t unit, int32_t worker)
+{
+    (void)stage;
+    const batch *b = job;
+    const int64_t end = least((unit + 1) * b->per_unit, b->count);
+    for (int64_t item = unit * b->per_unit; item < end; item++) {
+        atto__gemm g = *b->g;
+        b->locate(g.job, item, &g);
+        compute_alone(&g, b->room + worker * b->room_floats);
+    }
+}
+
+static double work_of(const atto__gemm *g)
+{
+    return (double)g->m * (double)g->n * (double)g->k;
+}
+
+/* Products side by side, as many threads as there is work for. */
+static atto_status run_side_by_side(atto_device *dev, batch *b)
+{
+    const double each = work_of(b->g), all = each * (double)b->count / THREAD_WORK;
+    const int32_t most = atto__cpu_most_threads(dev), now = atto__cpu_threads(dev);
+    const int32_t busy = all < now - 1 ? 1 + (int32_t)all : now;
+    const int64_t share = b->count / (8 * (int64_t)most), fill = (int64_t)(UNIT_WORK / (each + 1));
+    b->per_unit = share < 1 ? 1 : least(share, 1 + fill);
+    b->room_floats = compute_alone(b->g, NULL);
+    ATTO_TRY(scratch_floats(dev, most * b->room_floats, &b->room));
+    atto__parallel(busy, &(atto__work){ 1, batch_units, batch_run, b });
+    return ATTO_OK;
+}
+
+/* Whether one product leaves threads idle, of which the batch has work for as many or more. */
+static bool goes_side_by_side(atto_device *dev, const atto__gemm *g, int64_t count)
+{
+    const int32_t most = atto__cpu_most_threads(dev), busy = threads_for(g, most);
+    return count > 1 && least(count, most) >= busy && (busy < most || most == 1);
+}
+
+atto_status ATTO_LEVEL_NAME(gemm_batch)(atto_device *dev, const atto__gemm *g, int64_t count,
+                                        void (*locate)(const void *job, int64_t item,
+                                                       atto__gemm *out))
+{
+    if (g->m == 0 || g->n == 0) return ATTO_OK;
+    const bool has_blas = atto__cpu_sgemm(dev) && fits_blas(g);
+    if (!has_blas && goes_side_by_side(dev, g, count))
+        return run_side_by_side(dev, &(batch){ .g = g, .locate = locate, .count = count });
+    const int32_t scratch = dev->scratch_count;
+    for (int64_t item = 0; item < count; item++) {
+        atto__gemm one = *g;
+        locate(g->job, item, &one);
+        ATTO_TRY(ATTO_LEVEL_NAME(gemm)(dev, &one));
+        atto__scratch_release(dev, scratch);
+    }
+    return ATTO_OK;
 }

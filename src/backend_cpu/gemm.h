@@ -45,9 +45,19 @@ typedef struct atto__gemm {
     void (*finish)(const void *job, int64_t row, int64_t column, int32_t n, float *values);
 
     const void *job; /* of both hooks */
+
+    /* What finish is told of C's row 0: products of a batch stand below each other. */
+    int64_t first_row;
 } atto__gemm;
 
 /* Any size may be 0; k = 0 gives sums of 0. Fails only for want of scratch memory. */
 atto_status ATTO_LEVEL_NAME(gemm)(atto_device *dev, const atto__gemm *g);
+
+/* count products like g: locate turns a copy of g into number `item`, which may have other memory
+ * and another first row only. Where one has not enough to do for all threads, each is computed by
+ * one thread; the bits are those of gemm. No prologue. */
+atto_status ATTO_LEVEL_NAME(gemm_batch)(atto_device *dev, const atto__gemm *g, int64_t count,
+                                        void (*locate)(const void *job, int64_t item,
+                                                       atto__gemm *out));
 
 #endif

@@ -314,6 +314,7 @@ static bool is_matrix(const atto_tensor *t)
 bool atto__clblast_can(atto_device *dev, const atto__gemm *g)
 {
     if (g->prologue || g->m == 0 || g->n == 0 || g->k == 0) return false;
+    if (g->batch.outer > 1 || g->batch.inner > 1) return false;
     if (!is_matrix(g->a) || !is_matrix(g->b) || g->m > INT32_MAX / g->n) return false;
     if (g->out->dtype == ATTO_F32 && !is_matrix(g->out)) return false;
     const atto__clblast *c = clblast_of(dev);

@@ -62,9 +62,20 @@ static bool tile_fits(const atto_device *dev, const atto__gemm_tile *tile)
            (uint64_t)atto__gemm_tile_local_bytes(tile) <= dev->info.local_bytes;
 }
 
+/* Of one product. */
 static int64_t tile_count(const atto__gemm_tile *tile, const atto__gemm *g)
 {
     return atto__divide_up(g->m, tile->m) * atto__divide_up(g->n, tile->n);
+}
+
+static int64_t inner_of(const atto__gemm *g)
+{
+    return g->batch.inner > 0 ? g->batch.inner : 1;
+}
+
+static int64_t products_of(const atto__gemm *g)
+{
+    return (g->batch.outer > 0 ? g->batch.outer : 1) * inner_of(g);
 }
 
 static int64_t most_slices(const atto__gemm *g)
@@ -104,7 +115,8 @@ static const atto__gemm_tile *choose_gpu_tile(const atto_device *dev, const atto
         if (last && last->slices > 1 && tile->slices == 1)
             break; /* only for devices without those */
         last = tile;
-        if (!wastes(tile, g) && tile_count(tile, g) * most_slices(g) >= enough_groups(tile)) break;
+        const int64_t tiles = tile_count(tile, g) * products_of(g);
+        if (!wastes(tile, g) && tiles * most_slices(g) >= enough_groups(tile)) break;
     }
     return last;
 }
@@ -131,15 +143,14 @@ static const atto__gemm_tile *choose_tile(const atto_device *dev, const atto__ge
 }
 
 /* Slices of k with which there is work for all. */
-static int64_t wanted_slices(const plan *p)
+static int64_t wanted_slices(const atto__gemm *g, const plan *p)
 {
+    const int64_t tiles = p->tiles * products_of(g);
     if (p->engine == ENGINE_ROWS)
-        return p->tiles < ENOUGH_GROUPS ? WANTED_ITEMS / p->lanes / p->tiles : 1;
-    if (p->tile->slices > 1)
-        return p->tiles < ENOUGH_SLICED_GROUPS ? WANTED_SLICED_GROUPS / p->tiles : 1;
-    return p->tiles < enough_groups(p->tile)
-               ? WANTED_ITEMS / atto__gemm_tile_items(p->tile) / p->tiles
-               : 1;
+        return tiles < ENOUGH_GROUPS ? WANTED_ITEMS / p->lanes / tiles : 1;
+    if (p->tile->slices > 1) return tiles < ENOUGH_SLICED_GROUPS ? WANTED_SLICED_GROUPS / tiles : 1;
+    return tiles < enough_groups(p->tile) ? WANTED_ITEMS / atto__gemm_tile_items(p->tile) / tiles
+                                          : 1;
 }
 
 /* Cuts k in multiples of every tile's k. */
@@ -187,7 +198,7 @@ static bool preset_plan(const atto_device *dev, const atto__gemm *g, plan *p)
         if (!tile) return false;
         plan_tiles(g, tile, p);
     }
-    cut(g, wanted_slices(p), p);
+    cut(g, wanted_slices(g, p), p);
     return true;
 }
 
@@ -196,8 +207,22 @@ static bool preset_plan(const atto_device *dev, const atto__gemm *g, plan *p)
  * A way's numbers are the engine, of tiles the one, and the slices. The sizes of a choice are m, n,
  * k and what kind of product it is. */
 
+/* 1, 2, 3, 4, 5 for batches of less than 4, 16, 64, 256, and more. */
+static int32_t batch_class(int64_t products)
+{
+    int32_t of = 1;
+    for (; products >= 4 && of < 5; products /= 4) of++;
+    return of;
+}
+
+/* Below 62, which is what a key has room for. A batch has no prologue. */
 static int64_t kind_of(const atto__gemm *g)
 {
+    if (products_of(g) > 1) {
+        const int32_t stored =
+            g->a_transposed + 2 * g->b_transposed + 4 * (g->a->dtype != g->b->dtype);
+        return INT64_C(1) << (stored + 8 * (1 + batch_class(products_of(g))));
+    }
     const int32_t kind =
         g->a_transposed + 2 * g->b_transposed + 4 * g->prologue + 8 * (g->a->dtype != g->b->dtype);
     return INT64_C(1) << kind;
@@ -221,7 +246,7 @@ static void add_tiles(const atto_device *dev, const atto__gemm *g, atto__ways *w
             plan p = { .slices = 0 };
             plan_tiles(g, tile, &p);
             cut(g, slices, &p);
-            if (slices == 1 || p.tiles < enough_groups(tile)) add_way(ways, &p);
+            if (slices == 1 || p.tiles * products_of(g) < enough_groups(tile)) add_way(ways, &p);
         }
     }
 }
@@ -297,6 +322,12 @@ bool atto__matrix_wide(const atto_device *dev, const atto_tensor *t)
     return elements >= INT32_MAX || reach >= INT32_MAX;
 }
 
+static bool steps_divide(const atto__gemm *g, const struct atto__gemm_steps *s, int32_t elements)
+{
+    return (g->batch.outer <= 1 || s->outer % elements == 0) &&
+           (g->batch.inner <= 1 || s->inner % elements == 0);
+}
+
 bool atto__matrix_divides(const atto_tensor *t, int32_t elements)
 {
     return t->offset % elements == 0 && t->shape[1] % elements == 0 &&
@@ -314,7 +345,8 @@ static bool is_wide(const atto_device *dev, const atto__gemm *g)
 static bool quads_fit(const atto__gemm *g)
 {
     return atto__matrix_divides(g->out, 4) && (!g->z || atto__matrix_divides(g->z, 4)) &&
-           (!g->residual || atto__matrix_divides(g->residual, 4));
+           (!g->residual || atto__matrix_divides(g->residual, 4)) &&
+           steps_divide(g, &g->batch.out, 4);
 }
 
 static uint32_t epilogue_flags(const atto__gemm *g)
@@ -351,9 +383,20 @@ atto__gemm_knobs atto__gemm_knobs_of(const atto__gemm *g)
     };
 }
 
+static void arg_steps(atto__args *args, const struct atto__gemm_steps *s)
+{
+    atto__arg_ulong(args, (uint64_t)s->outer);
+    atto__arg_ulong(args, (uint64_t)s->inner);
+}
+
 static bool vectors_fit(const atto_tensor *t)
 {
     return atto__matrix_divides(t, atto__vector_elements(t->dtype));
+}
+
+static bool batch_fits(const atto__gemm *g, const atto_tensor *t, const struct atto__gemm_steps *s)
+{
+    return vectors_fit(t) && steps_divide(g, s, atto__vector_elements(t->dtype));
 }
 
 static atto__gemm_knobs all_knobs(const atto_device *dev, const atto__gemm *g)
@@ -364,8 +407,9 @@ static atto__gemm_knobs all_knobs(const atto_device *dev, const atto__gemm *g)
     knobs.c = g->out->dtype;
     knobs.a_transposed = g->a_transposed;
     knobs.b_transposed = g->b_transposed;
-    knobs.a_vectors = vectors_fit(g->a) && (!g->prologue_z || vectors_fit(g->prologue_z));
-    knobs.b_vectors = vectors_fit(g->b);
+    knobs.a_vectors =
+        batch_fits(g, g->a, &g->batch.a) && (!g->prologue_z || vectors_fit(g->prologue_z));
+    knobs.b_vectors = batch_fits(g, g->b, &g->batch.b);
     knobs.wide = is_wide(dev, g);
     return knobs;
 }
@@ -374,7 +418,9 @@ static atto__gemm_knobs all_knobs(const atto_device *dev, const atto__gemm *g)
 
 static atto_status launch(atto_device *dev, const atto__gemm *g, const plan *p)
 {
-    const atto__gemm_knobs knobs = all_knobs(dev, g);
+    const int64_t groups = p->tiles * p->slices * products_of(g);
+    atto__gemm_knobs knobs = all_knobs(dev, g);
+    knobs.wide = knobs.wide || groups >= INT32_MAX;
     atto__args args;
     args.count = 0;
     atto__arg_matrix(&args, knobs.wide, g->a);
@@ -385,7 +431,12 @@ static atto_status launch(atto_device *dev, const atto__gemm *g, const plan *p)
     atto__arg_index(&args, knobs.wide, g->k);
     atto__arg_index(&args, knobs.wide, p->tiles);
     atto__arg_index(&args, knobs.wide, p->slice);
-    atto__arg_ulong(&args, p->slices > 1 ? (uint64_t)(g->m * g->n) : 0);
+    atto__arg_ulong(&args, p->slices > 1 ? (uint64_t)(products_of(g) * g->m * g->n) : 0);
+    atto__arg_index(&args, knobs.wide, p->slices);
+    atto__arg_index(&args, knobs.wide, inner_of(g));
+    arg_steps(&args, &g->batch.a);
+    arg_steps(&args, &g->batch.b);
+    arg_steps(&args, &g->batch.out);
     atto__arg_epilogue(&args, g, knobs.wide);
 
     atto__variant variant;
@@ -395,7 +446,7 @@ static atto_status launch(atto_device *dev, const atto__gemm *g, const plan *p)
         atto__gemm_rows_variant(p->rows, p->lanes, &knobs, &variant);
     }
     const int32_t items = p->tile ? atto__gemm_tile_items(p->tile) : p->lanes;
-    return atto__launch_sized(dev, &variant, &args, p->tiles * p->slices, items);
+    return atto__launch_sized(dev, &variant, &args, groups, items);
 }
 
 atto_status atto__gemm_finish(atto_device *dev, const atto__gemm *g, const atto_tensor *sums,
@@ -405,17 +456,20 @@ atto_status atto__gemm_finish(atto_device *dev, const atto__gemm *g, const atto_
     knobs.a = ATTO_F32;
     knobs.b = g->bias ? g->bias->dtype : ATTO_F32;
     knobs.c = g->out->dtype;
-    knobs.wide = is_wide(dev, g);
+    const int64_t quads = products_of(g) * g->m * atto__divide_up(g->n, 4);
+    knobs.wide = is_wide(dev, g) || quads >= INT32_MAX;
     atto__args args;
     args.count = 0;
     atto__arg_tensor(&args, sums);
     atto__arg_index(&args, knobs.wide, g->m);
     atto__arg_index(&args, knobs.wide, g->n);
     atto__arg_uint(&args, (uint32_t)slices);
+    atto__arg_index(&args, knobs.wide, products_of(g));
+    atto__arg_index(&args, knobs.wide, inner_of(g));
+    arg_steps(&args, &g->batch.out);
     atto__arg_epilogue(&args, g, knobs.wide);
     atto__variant variant;
     atto__gemm_plain_variant("gemm.cl", "atto_gemm_finish", &knobs, &variant);
-    const int64_t quads = g->m * atto__divide_up(g->n, 4);
     return atto__launch(dev, &variant, &args,
                         atto__group_count(quads, atto__opencl_of(dev)->group_size));
 }
@@ -427,6 +481,8 @@ static atto__gemm without_epilogue(const atto__gemm *g, const atto_tensor *sums)
     plain.out = sums;
     plain.add = false;
     plain.bias = plain.z = plain.residual = NULL;
+    plain.batch.out.outer = inner_of(g) * g->m * g->n;
+    plain.batch.out.inner = g->m * g->n;
     if (!g->prologue) {
         plain.act = atto_identity();
         plain.dropout = 0.0f;
@@ -438,8 +494,8 @@ static atto_status run_in_slices(atto_device *dev, const atto__gemm *g, const pl
 {
     atto_buffer buffer;
     atto_tensor sums;
-    ATTO_TRY(atto__scratch_tensor(dev, ATTO_F32, 2, (int64_t[]){ p->slices * g->m, g->n }, &buffer,
-                                  &sums));
+    const int64_t shape[] = { p->slices * products_of(g) * g->m, g->n };
+    ATTO_TRY(atto__scratch_tensor(dev, ATTO_F32, 2, shape, &buffer, &sums));
     const atto__gemm plain = without_epilogue(g, &sums);
     ATTO_TRY(launch(dev, &plain, p));
     atto__gemm rest = *g;

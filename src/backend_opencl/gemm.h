@@ -10,7 +10,17 @@
 
 #include "launch.h"
 
-/* Tensors are matrices with unit stride along their rows, as the op table's ROWS makes them. */
+/* Products of one shape: `outer` times `inner` of them, and the elements from one to the next in
+ * each direction; 0 repeats an operand. All 0 is one product. */
+typedef struct atto__gemm_batch {
+    int64_t outer, inner;
+    struct atto__gemm_steps {
+        int64_t outer, inner;
+    } a, b, out;
+} atto__gemm_batch;
+
+/* Tensors are matrices with unit stride along their rows, as the op table's ROWS makes them; of a
+ * batch the first ones. */
 typedef struct atto__gemm {
     int64_t m, n, k;
     const atto_tensor *a;            /* [m, k], or [k, m] */
@@ -30,6 +40,9 @@ typedef struct atto__gemm {
     atto_rng rng;
     bool prologue;
     const atto_tensor *prologue_z; /* like a; NULL where the activation is the identity */
+
+    /* Of more than one product only a, b and out are there. */
+    atto__gemm_batch batch;
 } atto__gemm;
 
 /* Scratch headers of a call, which must live until everything is enqueued. */
@@ -59,7 +72,7 @@ bool atto__matrix_wide(const atto_device *dev, const atto_tensor *t);
 /* Rows start at multiples of that many elements and consist of such pieces. */
 bool atto__matrix_divides(const atto_tensor *t, int32_t elements);
 
-/* out = epilogue(sums of slices), sums [slices, m, n] in f32. */
+/* out = epilogue(sums of slices), sums [slices, outer, inner, m, n] in f32. */
 atto_status atto__gemm_finish(atto_device *dev, const atto__gemm *g, const atto_tensor *sums,
                               int64_t slices);
 

@@ -18,11 +18,25 @@
  *   atto_gemm_finish  sums of slices of k, in their order, and the epilogue
  *
  * A long k can be cut into slices of `slice` values, each a work-group's, which then store plain
- * sums at c + number * c_slice. */
+ * sums at c + number * c_slice.
+ *
+ * A launch can have a batch of products of one shape. Work-groups count tiles, then slices, then
+ * products; product number p = outer * inner_count + inner reads and writes at outer * x_outer +
+ * inner * x_inner, x a, b or c. */
 #include "atto_tile.h"
 
 /* Tiles are taken in bands of so many rows of tiles, so that groups at work share operands. */
 #define ATTO_BAND 16
+
+/* ---- batches ---- */
+
+#define ATTO_BATCH_PARAMETERS                                                               \
+    const atto_index slices, const atto_index inner_count, const ulong a_outer,             \
+        const ulong a_inner, const ulong b_outer, const ulong b_inner, const ulong c_outer, \
+        const ulong c_inner
+
+/* Elements from the first product's x to that of product number p. */
+#define ATTO_BATCH_AT(x, p) ((p) / inner_count * x##_outer + (p) % inner_count * x##_inner)
 
 /* ---- tiles ---- */
 
@@ -186,19 +200,20 @@ atto_gemm_tile(__global const ATTO_A_T *a, const ulong a_at, const atto_index a_
                __global const ATTO_B_T *b, const ulong b_at, const atto_index b_stride,
                ATTO_PROLOGUE_PARAMETERS const atto_index m, const atto_index n, const atto_index k,
                const atto_index tiles, const atto_index slice, const ulong c_slice,
-               ATTO_EPILOGUE_PARAMETERS)
+               ATTO_BATCH_PARAMETERS, ATTO_EPILOGUE_PARAMETERS)
 {
     __local float memory[ATTO_FLOATS] __attribute__((aligned(128)));
     const uint part = atto_item() / (ATTO_GROUP / ATTO_SLICES);
     const uint lane = atto_item() % (ATTO_GROUP / ATTO_SLICES);
     const uint tx = atto_tx(lane), ty = atto_ty(lane);
-    const atto_index number = (atto_index)get_group_id(0) / tiles; /* of the slice of k */
+    const atto_index part_of_k = (atto_index)get_group_id(0) / tiles, product = part_of_k / slices;
+    const atto_index number = part_of_k % slices; /* of the slice of k */
     const atto_index first = number * slice, end = min(k, first + slice);
     atto_index m0, n0;
     atto_tile_corner((atto_index)get_group_id(0) % tiles, m, n, &m0, &n0);
-    a += a_at;
-    b += b_at;
-    c += number * c_slice;
+    a += a_at + ATTO_BATCH_AT(a, product);
+    b += b_at + ATTO_BATCH_AT(b, product);
+    c += number * c_slice + ATTO_BATCH_AT(c, product);
 #if ATTO_PROLOGUE
     saved_z += saved_z_at;
     const atto_prologue prologue = ATTO_PROLOGUE_OF(ATTO_A_TRANSPOSED ? m : k);
@@ -305,15 +320,19 @@ __kernel __attribute__((reqd_work_group_size(ATTO_LANES, 1, 1))) void
 atto_gemm_rows(__global const ATTO_A_T *a, const ulong a_at, const atto_index a_stride,
                __global const ATTO_B_T *b, const ulong b_at, const atto_index b_stride,
                const atto_index m, const atto_index n, const atto_index k, const atto_index tiles,
-               const atto_index slice, const ulong c_slice, ATTO_EPILOGUE_PARAMETERS)
+               const atto_index slice, const ulong c_slice, ATTO_BATCH_PARAMETERS,
+               ATTO_EPILOGUE_PARAMETERS)
 {
     __local float partial[ATTO_ROWS * 4 * ATTO_LANES]; /* [element][work-item] */
     const uint lane = get_local_id(0);
-    const atto_index number = (atto_index)get_group_id(0) / tiles;
+    const atto_index part_of_k = (atto_index)get_group_id(0) / tiles, product = part_of_k / slices;
+    const atto_index number = part_of_k % slices;
     const atto_index tile = (atto_index)get_group_id(0) % tiles, down = (m - 1) / ATTO_ROWS + 1;
     const atto_index m0 = tile % down * ATTO_ROWS, n0 = tile / down * 4;
     const atto_index first = number * slice, end = min(k, first + slice);
-    c += number * c_slice;
+    a += a_at + ATTO_BATCH_AT(a, product);
+    b += b_at + ATTO_BATCH_AT(b, product);
+    c += number * c_slice + ATTO_BATCH_AT(c, product);
 
     atto_index a_row[ATTO_ROWS], b_row[4];
     float sum[ATTO_ROWS][4];
@@ -327,7 +346,7 @@ atto_gemm_rows(__global const ATTO_A_T *a, const ulong a_at, const atto_index a_
         for (uint j = 0; j < 4; j++) sum[i][j] = 0.0f;
     }
     for (atto_index r = first + lane * ATTO_A_VEC; r < end; r += ATTO_LANES * ATTO_A_VEC)
-        atto_rows_multiply(a + a_at, a_row, b + b_at, b_row, r, atto_left(r, end, ATTO_A_VEC), sum);
+        atto_rows_multiply(a, a_row, b, b_row, r, atto_left(r, end, ATTO_A_VEC), sum);
 
 #pragma unroll
     for (uint i = 0; i < ATTO_ROWS; i++) {
@@ -356,17 +375,20 @@ atto_gemm_rows(__global const ATTO_A_T *a, const ulong a_at, const atto_index a_
 /* ---- slices ---- */
 
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_gemm_finish)
-/* sums is [slices, m, n], dense. Work-item t owns four columns of a row. */
+/* sums is [slices, products, m, n], dense. Work-item t owns four columns of a row. */
 ATTO_KERNEL void atto_gemm_finish(__global const float *sums, const ulong sums_at,
                                   const atto_index m, const atto_index n, const uint slices,
+                                  const atto_index products, const atto_index inner_count,
+                                  const ulong c_outer, const ulong c_inner,
                                   ATTO_EPILOGUE_PARAMETERS)
 {
     const atto_index t = (atto_index)get_global_id(0), across = (n + 3) / 4;
-    const atto_index row = t / across, column = t % across * 4;
-    if (row >= m) return;
+    const atto_index row = t / across, column = t % across * 4; /* row of all products */
+    if (row >= products * m) return;
+    const atto_index product = row / m;
     float v[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
     size_t at = sums_at + (size_t)row * n + column;
-    for (uint s = 0; s < slices; s++, at += (size_t)m * n) {
+    for (uint s = 0; s < slices; s++, at += (size_t)products * m * n) {
         float more[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
         if (n % 4 == 0) { /* the same for all work-items */
             atto_get_quad_f32(sums, at, more);
@@ -378,7 +400,8 @@ ATTO_KERNEL void atto_gemm_finish(__global const float *sums, const ulong sums_a
 #pragma unroll
         for (uint i = 0; i < 4; i++) v[i] += more[i];
     }
+    c += ATTO_BATCH_AT(c, product);
     const atto_epilogue e = ATTO_EPILOGUE_OF(m, n);
-    atto_epilogue_store(&e, row, column, v);
+    atto_epilogue_store(&e, row - product * m, column, v);
 }
 #endif

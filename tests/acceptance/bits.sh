@@ -17,6 +17,7 @@ trap 'rm -r "$folder"' EXIT
 cases=(
     'act f32 300x1000 act=gelu dropout=0.5'
     'linear f32 300x1000 out=96 bias=1 act=identity'
+    'matmul f32 300x1000 out=96 shared=0 turned=0'
     'softmax f32 300x1000 kind=softmax dim=last'
     'glu f32 300x1000 act=silu dim=last'
     'layer_norm f32 300x1000 eps=1e-05 weight=1 bias=1'

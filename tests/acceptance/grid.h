@@ -50,6 +50,7 @@ typedef struct grid_family {
     X(act)               \
     X(dropout)           \
     X(linear)            \
+    X(matmul)            \
     X(softmax)           \
     X(glu)               \
     X(layer_norm)        \

@@ -62,6 +62,16 @@ glu.txt: gated linear units with each activation, a act(b) with the halves a and
     torch VERSION
     case NAME A B DIM RANK D0 D1 ...
     x ...  dy ...  y ...  dx ...
+
+matmul.txt: products of batches and their gradients. Numbers are multiples of 1/64, so that every
+sum is exact and any version of PyTorch writes the same file. Lines:
+
+    torch VERSION
+    case RANK D0 D1 ... RANK D0 D1 ...
+    a ...  b ...  dy ...  y ...  da ...  db ...
+
+The shapes are those of a and b.
+
 loss.txt: pointwise losses, and losses of labels, inputs exact in float32. Lines:
 
     torch VERSION
@@ -567,6 +577,28 @@ def write_glu(out):
             y = F.glu(x, dim) if name == "sigmoid" else first * function(gate, a, b)
             lines += case_lines(f"{name} {a!r} {b!r}", x, dim, y, ce_numbers(rng, y.shape, -2, 2))
     return write_lines(out, "glu.txt", lines)
+
+
+MATMUL_SHAPES = [((2, 3), (3, 4)), ((1, 1), (1, 1)), ((3, 1), (1, 2)), ((1, 5), (5, 1)),
+                 ((2, 2, 3), (2, 3, 2)), ((2, 2, 3), (3, 2)), ((2, 3), (2, 3, 2)), ((2, 1, 2, 3), (2, 3, 2)),
+                 ((1, 2, 3), (3, 3, 2)), ((2, 2, 1, 2), (2, 1, 2, 3)), ((2, 0), (0, 3)), ((0, 2, 3), (3, 2)),
+                 ((1, 2, 3), (0, 3, 2))]
+
+
+def write_matmul(out):
+    """Writes matmul.txt; returns its path."""
+    rng = random.Random(2026)
+    lines = ["# Batched matrix products and their gradients in float64, made by tests/golden/make_golden.py.",
+             f"torch {torch.__version__}"]
+    for shapes in MATMUL_SHAPES:
+        a, b = (ce_numbers(rng, shape, -2, 2).requires_grad_(True) for shape in shapes)
+        y = torch.matmul(a, b)
+        dy = ce_numbers(rng, y.shape, -2, 2)
+        da, db = torch.autograd.grad(y, (a, b), dy)
+        lines.append("case " + " ".join(f"{t.dim()} " + " ".join(str(n) for n in t.shape) for t in (a, b)))
+        lines += [" ".join([name] + [repr(v) for v in t.detach().reshape(-1).tolist()])
+                  for name, t in (("a", a), ("b", b), ("dy", dy), ("y", y), ("da", da), ("db", db))]
+    return write_lines(out, "matmul.txt", lines)
 
 
 OPTIM_N = 7
@@ -1099,7 +1131,7 @@ def main():
     os.makedirs(arguments.out, exist_ok=True)
     for write in (write_act, write_linear, write_cross_entropy, write_optim, write_elementwise,
                   write_reduce, write_softmax, write_glu, write_loss, write_layer_norm, write_batch_norm,
-                  write_group_norm, write_pool, write_index):
+                  write_group_norm, write_pool, write_index, write_matmul):
         path = write(arguments.out)
         print(f"{path}: {os.path.getsize(path)} bytes")
 
