@@ -125,8 +125,10 @@ static void sum_piece(const job *j, int64_t o, int64_t row, int64_t col, int32_t
         if (!a->add_dx) memset(to.first, 0, (size_t)n * atto_dtype_size(to.dtype));
         return;
     }
-    for (int32_t i = 0; i < n; i++) sum[i] = 0.0f;
-    if (a->add_dx) accumulate_block(sum, to, buffer);
+    if (a->add_dx)
+        memcpy(sum, load_block(to, buffer), (size_t)n * sizeof *sum);
+    else
+        memset(sum, 0, (size_t)n * sizeof *sum);
     for (int64_t k = begin; k < end; k++) {
         const int64_t at = (o * j->positions + j->order[k]) * j->x.step + col;
         accumulate_block(sum, dense_span(a->dy, at, n), buffer);
