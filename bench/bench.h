@@ -93,20 +93,20 @@ typedef struct bench_row {
 } bench_row;
 
 /* X(name): bench_<name>.c defines bench_<name>_rows and bench_<name>_row_count. */
-#define BENCH_TABLES(X)                                                                     \
-    X(act)                                                                                  \
-    X(dropout)                                                                              \
-    X(linear)                                                                               \
-    X(cross_entropy)                                                                        \
-    X(elementwise)                                                                          \
-    X(reduce)                                                                               \
-    X(softmax)                                                                              \
-    X(glu)                                                                                  \
-    X(optim)                                                                                \
-    X(tensor)                                                                               \
-    X(loss)                                                                                 \
-    X(nll_loss) X(layer_norm) X(batch_norm) X(group_norm) X(pool) X(index_select) X(gather) \
-        X(matmul)
+#define BENCH_TABLES(X) \
+    X(act)              \
+    X(dropout)          \
+    X(linear)           \
+    X(cross_entropy)    \
+    X(elementwise)      \
+    X(reduce)           \
+    X(softmax)          \
+    X(glu)              \
+    X(optim)            \
+    X(tensor)           \
+    X(loss)             \
+    X(nll_loss)         \
+    X(layer_norm) X(batch_norm) X(group_norm) X(pool) X(index_select) X(gather) X(matmul)
 
 #define X(name)                                   \
     extern const bench_row bench_##name##_rows[]; \
