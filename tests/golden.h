@@ -12,9 +12,6 @@
  * Arrays have room for most numbers. */
 FILE *golden_open(const char *name, int64_t most);
 
-/* The same of numbers that are exact in every version of PyTorch. */
-FILE *golden_open_exact(const char *name, int64_t most);
-
 /* Ends the test: the file is not what make_golden.py writes. */
 void golden_malformed(const char *what);
 
