@@ -8,36 +8,12 @@
  *
  *   -D             default  meaning
  *   ATTO_UNIT      4        forward: bytes of an element: 4 or 2
- *   ATTO_INDEX_IN  i64      dtype of the index: i32 or i64
- *   and those of atto_kernel.h
+ *   and those of atto_index.h and atto_kernel.h
  */
-#include "atto_kernel.h"
-
 #ifndef ATTO_UNIT
 #define ATTO_UNIT 4
 #endif
-#ifndef ATTO_INDEX_IN
-#define ATTO_INDEX_IN i64
-#endif
-
-typedef int atto_i32;
-typedef long atto_i64;
-typedef ATTO_PASTE(atto_, ATTO_INDEX_IN) index_t;
-
-#if ATTO_UNIT == 4
-typedef uint unit_t;
-#define NAN_UNIT 0x7fc07fc0u
-#else
-typedef ushort unit_t;
-#define NAN_UNIT (ushort)0x7fc0
-#endif
-
-#define BIT_OF_INDICES 2u /* of the error word */
-
-static inline uint is_row(long index, ulong rows)
-{
-    return index >= 0 && (ulong)index < rows;
-}
+#include "atto_index.h"
 
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_gather_forward)
 /* n elements of y. size.w = inner, size.z = elements of the index along dim. */

@@ -16,45 +16,19 @@
  *
  *   -D              default  meaning
  *   ATTO_UNIT       16       forward: bytes that move at a time: 16, 4 or 2
- *   ATTO_INDEX_IN   i64      forward, count: dtype of the index: i32 or i64
  *   ATTO_WIDE_OUT   0        sum: 1: dx is scratch in f32, 0: it has ATTO_DTYPE as dy
- *   and those of atto_kernel.h; ATTO_RUN and ATTO_VECTORS are those of sum
+ *   and those of atto_index.h and atto_kernel.h; ATTO_RUN and ATTO_VECTORS are those of sum
  */
-#include "atto_kernel.h"
-
 #ifndef ATTO_UNIT
 #define ATTO_UNIT 16
 #endif
-#ifndef ATTO_INDEX_IN
-#define ATTO_INDEX_IN i64
-#endif
+#include "atto_index.h"
+
 #ifndef ATTO_WIDE_OUT
 #define ATTO_WIDE_OUT 0
 #endif
 
-typedef int atto_i32;
-typedef long atto_i64;
-typedef ATTO_PASTE(atto_, ATTO_INDEX_IN) index_t;
-
-#if ATTO_UNIT == 16
-typedef uint4 unit_t;
-#define NAN_UNIT (uint4)(0x7fc07fc0u)
-#elif ATTO_UNIT == 4
-typedef uint unit_t;
-#define NAN_UNIT 0x7fc07fc0u
-#else
-typedef ushort unit_t;
-#define NAN_UNIT (ushort)0x7fc0
-#endif
-
-#define BIT_OF_INDICES 2u /* of the error word */
-
 #define NO_ROW 0xffffffffu
-
-static inline uint is_row(long index, ulong rows)
-{
-    return index >= 0 && (ulong)index < rows;
-}
 
 /* ---- forward ---- */
 
