@@ -29,10 +29,12 @@ static atto_status backward(atto_device *dev, const bench_row *row, const bench_
 
 #define FORWARD  .pass = "forward", .call = forward, .flops = 2
 #define BACKWARD .pass = "backward", .call = backward, .flops = 4
-#define BOTH(name, kind, m, n, k)                                                             \
-    { .op = name, FORWARD, .matrix = { m, n, k }, .act = { ATTO_ACT_##kind, 0, 0 }, FLOATS }, \
-    {                                                                                         \
-        .op = name, BACKWARD, .matrix = { m, n, k }, .act = { ATTO_ACT_##kind, 0, 0 }, FLOATS \
+#define BOTH(name, kind, M, N, K) \
+    ROW(name, FORWARD, kind, M, N, K), ROW(name, BACKWARD, kind, M, N, K)
+#define ROW(name, way, kind, M, N, K)                                                            \
+    {                                                                                            \
+        .op = name, way, .matrix = { .m = M, .n = N, .k = K }, .act = { ATTO_ACT_##kind, 0, 0 }, \
+        FLOATS                                                                                   \
     }
 #define FLOATS .default_dtypes = BENCH_FLOATS, .dtypes = BENCH_FLOATS
 
