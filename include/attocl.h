@@ -10,6 +10,7 @@
 #include <attocl/tensor.h>
 
 #include <attocl/act.h>
+#include <attocl/attention.h>
 #include <attocl/batch_norm.h>
 #include <attocl/cross_entropy.h>
 #include <attocl/dropout.h>

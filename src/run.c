@@ -79,6 +79,7 @@ ATTO_OP_TABLE(X)
 #define BROADCAST_CHANNELS(op)    NULL
 #define BROADCAST_IMAGES(op)      NULL
 #define BROADCAST_MATRICES(op)    NULL
+#define BROADCAST_INNER(op)       NULL
 #define SPATIAL_ELEMENTWISE(op)   NULL
 #define SPATIAL_BROADCAST(op)     NULL
 #define SPATIAL_ROWS(op)          NULL
@@ -86,6 +87,7 @@ ATTO_OP_TABLE(X)
 #define SPATIAL_CHANNELS(op)      NULL
 #define SPATIAL_IMAGES(op)        atto__##op##_spatial
 #define SPATIAL_MATRICES(op)      NULL
+#define SPATIAL_INNER(op)         NULL
 static const atto__op_info ops[] = {
 #define X(op, OP, shape_rule, autocast, in_place, random, data_errors)                                 \
     { { #op "_forward", #op "_backward" }, sizeof(struct atto_##op##_args), offsetof(struct atto_##op##_args, reserved),           \
@@ -389,20 +391,29 @@ static atto_status merge_images(call *c, atto__layout *layout)
     return ATTO_OK;
 }
 
-/* ---- matrices ---- */
+/* ---- matrices, and tensors whose last dimension has unit stride ---- */
 
-/* A matrix without unit stride is packed; where the caller's view repeats matrices, each once. */
+/* Packs a tensor; what its first dims dimensions repeat, once. */
+static atto_status pack_once(call *c, atto__operand *o, int32_t dims)
+{
+    const atto_tensor *given = o->given;
+    o->shaped = *given;
+    for (int32_t d = 0; d < dims; d++)
+        if (given->stride[d] == 0 && !o->writes) o->shaped.shape[d] = 1;
+    o->given = &o->shaped;
+    ATTO_TRY(atto__operand_pack(&c->operands, o));
+    for (int32_t d = 0; d < dims; d++) {
+        if (o->view.shape[d] == given->shape[d]) continue;
+        o->view.shape[d] = given->shape[d];
+        o->view.stride[d] = 0;
+    }
+    return ATTO_OK;
+}
+
 static atto_status pack_matrices(call *c, atto__operand *o)
 {
     if (atto_tensor_numel(o->given) == 0 || atto__view_matrices(o->given)) return ATTO_OK;
-    o->shaped = *o->given;
-    for (int32_t d = 0; d < o->shaped.rank - 2; d++)
-        if (o->shaped.stride[d] == 0 && !o->writes) o->shaped.shape[d] = 1;
-    const atto_tensor *given = o->given;
-    o->given = &o->shaped;
-    ATTO_TRY(atto__operand_pack(&c->operands, o));
-    atto__view_batch(&o->view, given);
-    return ATTO_OK;
+    return pack_once(c, o, o->given->rank - 2);
 }
 
 /* All tensors get the shape of the batch; each one's matrices stay what they are. */
@@ -414,6 +425,17 @@ static atto_status merge_matrices(call *c)
     for (int32_t i = 0; i < c->operands.count; i++) {
         ATTO_TRY(pack_matrices(c, &c->operands.list[i]));
         atto__view_batch(&c->operands.list[i].view, &batch);
+    }
+    return ATTO_OK;
+}
+
+static atto_status make_inner(call *c)
+{
+    for (int32_t i = 0; i < c->operands.count; i++) {
+        atto__operand *o = &c->operands.list[i];
+        const int32_t last = o->given->rank - 1;
+        if (last < 0 || o->given->shape[last] <= 1 || o->given->stride[last] == 1) continue;
+        if (atto_tensor_numel(o->given) > 0) ATTO_TRY(pack_once(c, o, last));
     }
     return ATTO_OK;
 }
@@ -433,6 +455,8 @@ static atto_status canonicalise(call *c, atto__layout *merged)
         return merge_images(c, merged);
     case ATTO_LAYOUT_MATRICES:
         return merge_matrices(c);
+    case ATTO_LAYOUT_INNER:
+        return make_inner(c);
     case ATTO_LAYOUT_DENSE:
         break;
     }

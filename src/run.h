@@ -48,7 +48,8 @@ typedef enum atto__layout_kind {
     ATTO_LAYOUT_DENSE,
     ATTO_LAYOUT_CHANNELS,
     ATTO_LAYOUT_IMAGES,
-    ATTO_LAYOUT_MATRICES
+    ATTO_LAYOUT_MATRICES,
+    ATTO_LAYOUT_INNER
 } atto__layout_kind;
 
 /* What the table cannot say of an op with layout BROADCAST: atto__<op>_broadcast of its family.

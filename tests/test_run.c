@@ -397,6 +397,22 @@ static spec spec_matmul(const char *name, bool many_dims)
                    ATTO_F32, -2.0, 2.0 };
 }
 
+static void numbers_attention(struct atto_attention_args *a)
+{
+    a->dropout = 0.5f;
+}
+/* 2 batches of 4 heads, 2 of keys, of 3 queries and 5 keys. */
+static spec spec_attention(const char *name, bool many_dims)
+{
+    (void)many_dims;
+    if (strcmp(name, "mask") == 0) return (spec){ atto_shape2(3, 5), ATTO_F32, -2.0, 2.0 };
+    if (strcmp(name, "lse") == 0) return (spec){ atto_shape3(2, 4, 3), ATTO_F32, 1.0, 2.0 };
+    const bool of_keys = strchr("kv", name[strlen(name) - 1]);
+    const int64_t head = strchr("qk", name[strlen(name) - 1]) ? 6 : 7;
+    return (spec){ of_keys ? atto_shape4(2, 2, 5, head) : atto_shape4(2, 4, 3, head), ATTO_F32, -2.0,
+                   2.0 };
+}
+
 /* clang-format off */
 #define F(field, role) { #field, offsetof(args, field), USE_##role },
 #define X(op, OP, layout, autocast, in_place, random, data_errors)                          \
@@ -425,6 +441,7 @@ ATTO_OP_TABLE(X)
 #define IS_CHANNELS    false
 #define IS_IMAGES      false
 #define IS_MATRICES    false
+#define IS_INNER       false
 #define PACKED_ELEMENTWISE LAYOUT_SCATTERED
 #define PACKED_BROADCAST   LAYOUT_SCATTERED
 #define PACKED_ROWS        LAYOUT_SCATTERED
@@ -432,6 +449,7 @@ ATTO_OP_TABLE(X)
 #define PACKED_CHANNELS    LAYOUT_SCATTERED
 #define PACKED_IMAGES      LAYOUT_STEP2
 #define PACKED_MATRICES    LAYOUT_STEP2
+#define PACKED_INNER       LAYOUT_STEP2
 static op_row ops[] = {
 #define X(op, OP, layout, autocast, in_place, random, data_errors)                          \
     { #op, sizeof(struct atto_##op##_args), offsetof(struct atto_##op##_args, reserved),    \

@@ -5,6 +5,7 @@
 #define ATTOCL_RECORD_H
 
 #include <attocl/act.h>
+#include <attocl/attention.h>
 #include <attocl/batch_norm.h>
 #include <attocl/cross_entropy.h>
 #include <attocl/elementwise.h>
@@ -56,6 +57,22 @@ ATTO_API atto_var atto_linear(atto_tape *tape, atto_var x, atto_var w,
 /** a b: attocl/matmul.h, batches broadcast; in their dtype. A vector is taken too, as torch.matmul
  * takes it: a as one row, b as one column, and the result lacks that dimension. */
 ATTO_API atto_var atto_matmul(atto_tape *tape, atto_var a, atto_var b);
+
+/** Options of atto_scaled_dot_product_attention; zero, and NULL for the struct, is PyTorch's default. */
+typedef struct atto_attention_options {
+    const atto_var *mask; /**< i32 (0 hides a key), f32 or like q (added); broadcasts to [B, H, L, S];
+                             NULL = none. ATTO_E_UNSUPPORTED if it would need a gradient */
+    atto_causal causal;   /**< which keys a query sees; 0 = all */
+    float scale;          /**< 0 = 1 / sqrt(D) */
+    float dropout;        /**< probability of setting a probability to 0; 0 to 1 */
+    uint64_t reserved[4]; /**< must be 0 */
+} atto_attention_options;
+
+/** softmax(scale q k^T + mask) v: attocl/attention.h. q is [B, H, L, D], k [B, G, S, D], v [B, G, S, E];
+ * the result is [B, H, L, E] in their dtype. */
+ATTO_API atto_var atto_scaled_dot_product_attention(atto_tape *tape, atto_var q, atto_var k,
+                                                    atto_var v,
+                                                    const atto_attention_options *options);
 
 /** Options of atto_cross_entropy; zero, and NULL for the struct, is PyTorch's default. */
 typedef struct atto_cross_entropy_options {

@@ -148,6 +148,7 @@
  *                or along its columns; those before them are the batch, to whose shape every tensor
  *                was expanded by strides 0, and have any strides. An output with a stride 0 gets
  *                the sum over that dimension
+ *                INNER: a tensor's last dimension has unit stride, the others have any strides
  *   autocast     what autocast will do to the inputs: LOW, F32, WIDEST or FLOW
  *   in_place     IN_PLACE: an output may be exactly one of the inputs; else DISTINCT
  *   random       DROPS_BY(field): draws numbers by logical element index when that probability is
@@ -177,7 +178,8 @@
     X(group_norm, GROUP_NORM, CHANNELS, F32, DISTINCT, FIXED,           NONE) \
     X(index_select, INDEX_SELECT, DENSE, FLOW, DISTINCT, FIXED,  DATA_ERRORS) \
     X(gather,  GATHER,  DENSE,     FLOW,   DISTINCT, FIXED,      DATA_ERRORS) \
-    X(matmul,  MATMUL,  MATRICES,  LOW,    DISTINCT, FIXED,             NONE)
+    X(matmul,  MATMUL,  MATRICES,  LOW,    DISTINCT, FIXED,             NONE) \
+    X(attention, ATTENTION, INNER, LOW,    DISTINCT, DROPS_BY(dropout), NONE)
 
 /* F(field, role), beside each args struct as ATTO_<OP>_FIELDS. Roles:
  *   IN          read by forward and again by backward      must be given to both
@@ -239,6 +241,9 @@
 #define ATTO_GATHER_FIELDS(F)  F(x, IN_FWD) F(index, IN) F(y, OUT) F(dy, DIN) F(dx, DOUT)
 #define ATTO_MATMUL_FIELDS(F)                                                                  \
     F(a, IN_NEEDED) F(b, IN_NEEDED) F(y, OUT) F(dy, DIN) F(da, DOUT) F(db, DOUT)
+#define ATTO_ATTENTION_FIELDS(F)                                                               \
+    F(q, IN) F(k, IN) F(v, IN) F(mask, IN_OPT) F(y, SAVED) F(lse, SAVED_FWD_OPT) F(dy, DIN)    \
+    F(dq, DOUT) F(dk, DOUT) F(dv, DOUT)
 /* clang-format on */
 
 #endif
