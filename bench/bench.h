@@ -106,7 +106,8 @@ typedef struct bench_row {
     X(tensor)           \
     X(loss)             \
     X(nll_loss)         \
-    X(layer_norm) X(batch_norm) X(group_norm) X(pool) X(index_select) X(gather) X(matmul) X(attention)
+    X(layer_norm)       \
+    X(batch_norm) X(group_norm) X(pool) X(index_select) X(gather) X(matmul) X(attention)
 
 #define X(name)                                   \
     extern const bench_row bench_##name##_rows[]; \

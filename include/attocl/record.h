@@ -60,11 +60,12 @@ ATTO_API atto_var atto_matmul(atto_tape *tape, atto_var a, atto_var b);
 
 /** Options of atto_scaled_dot_product_attention; zero, and NULL for the struct, is PyTorch's default. */
 typedef struct atto_attention_options {
-    const atto_var *mask; /**< i32 (0 hides a key), f32 or like q (added); broadcasts to [B, H, L, S];
+    const atto_var
+        *mask;          /**< i32 (0 hides a key), f32 or like q (added); broadcasts to [B, H, L, S];
                              NULL = none. ATTO_E_UNSUPPORTED if it would need a gradient */
-    atto_causal causal;   /**< which keys a query sees; 0 = all */
-    float scale;          /**< 0 = 1 / sqrt(D) */
-    float dropout;        /**< probability of setting a probability to 0; 0 to 1 */
+    atto_causal causal; /**< which keys a query sees; 0 = all */
+    float scale;        /**< 0 = 1 / sqrt(D) */
+    float dropout;      /**< probability of setting a probability to 0; 0 to 1 */
     uint64_t reserved[4]; /**< must be 0 */
 } atto_attention_options;
 
