@@ -338,6 +338,7 @@ typedef struct atto__attention_knobs {
     atto_dtype mask_dtype;
     atto__dropout_knob dropout;
     bool vectors;
+    bool loops; /* not unrolled */
     atto__attention_tile tile;
     int32_t group; /* delta: work-items of a work-group */
 } atto__attention_knobs;

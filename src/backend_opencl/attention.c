@@ -64,6 +64,7 @@ static atto__attention_knobs knobs_of(const call *c, const char *kernel, atto__a
                                     .mask_dtype = c->a->mask ? c->a->mask->dtype : ATTO_F32,
                                     .dropout = atto__dropout_knob_of(c->a->dropout, c->a->rng),
                                     .vectors = c->vectors,
+                                    .loops = c->dev->info.kind == ATTO_KIND_OPENCL_CPU,
                                     .tile = tile };
 }
 
@@ -243,7 +244,8 @@ atto_status atto__opencl_attention_prepare(atto_device *dev, atto_dtype dtype)
                                         .head = 64,
                                         .out = 64,
                                         .mask_dtype = ATTO_F32,
-                                        .vectors = true };
+                                        .vectors = true,
+                                        .loops = dev->info.kind == ATTO_KIND_OPENCL_CPU };
         atto__variant variant;
         ATTO_TRY(choose_tile(dev, i == 0 ? 1 : 2, i == 1 ? 128 : 64, &knobs.tile));
         atto__attention_variant(&knobs, &variant);

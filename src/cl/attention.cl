@@ -80,24 +80,24 @@ ATTO_UNROLLED void exponentiate(online *o, float (*s)[4], float *sums, place at,
                                 __local float *stage)
 {
     float top[ATTO_ITEM_M];
-#pragma unroll
+#pragma unroll ATTO_UNROLL
     for (uint i = 0; i < ATTO_ITEM_M; i++)
         top[i] = fmax(fmax(s[i][0], s[i][1]), fmax(s[i][2], s[i][3]));
     FOLD_ROWS(top, stage, at, fmax);
-#pragma unroll
+#pragma unroll ATTO_UNROLL
     for (uint i = 0; i < ATTO_ITEM_M; i++) {
         const float highest = fmax(top[i], o->top[i]);
         const float from = highest == -INFINITY ? 0.0f : highest;
         const float share = attop_exp_share(o->top[i] - from);
         float sum = o->sum[i] * share;
-#pragma unroll
+#pragma unroll ATTO_UNROLL
         for (uint j = 0; j < 4; j++) {
             s[i][j] = attop_exp_share(s[i][j] - from);
             sum += s[i][j];
         }
         o->top[i] = highest;
         o->sum[i] = sum;
-#pragma unroll
+#pragma unroll ATTO_UNROLL
         for (uint c = 0; c < SHARE(ATTO_OUT); c++) sums[i * SHARE(ATTO_OUT) + c] *= share;
     }
 }
@@ -122,30 +122,30 @@ atto_attention_forward(__global const ATTO_T *q, const ulong q_at, const ulong4 
     const uint end = keys_seen(&c, min(m0 + ATTO_M, queries) - 1);
     online o;
     float sums[ATTO_ITEM_M * SHARE(ATTO_OUT)];
-#pragma unroll
+#pragma unroll ATTO_UNROLL
     for (uint i = 0; i < ATTO_ITEM_M; i++) {
         o.top[i] = -INFINITY;
         o.sum[i] = 0.0f;
     }
-#pragma unroll
+#pragma unroll ATTO_UNROLL
     for (uint i = 0; i < ATTO_ITEM_M * SHARE(ATTO_OUT); i++) sums[i] = 0.0f;
 #pragma unroll 1
     for (uint n0 = 0; n0 < end; n0 += ATTO_N) {
         float s[ATTO_ITEM_M][4];
         score(of_q, m0, of_k, n0, ATTO_HEAD, at, stage, s);
-#pragma unroll
+#pragma unroll ATTO_UNROLL
         for (uint i = 0; i < ATTO_ITEM_M; i++) {
             const uint query = m0 + row_of(at, i), sees = keys_seen(&c, query);
-#pragma unroll
+#pragma unroll ATTO_UNROLL
             for (uint j = 0; j < 4; j++)
                 s[i][j] = masked(&c, &m, query, n0 + at.tx * 4 + j, sees, s[i][j]);
         }
         exponentiate(&o, s, sums, at, stage);
 #if ATTO_DROPOUT
-#pragma unroll
+#pragma unroll ATTO_UNROLL
         for (uint i = 0; i < ATTO_ITEM_M; i++) {
             const uint kept = kept_keys(&c, ATTO_MASK, m0 + row_of(at, i), n0 + at.tx * 4);
-#pragma unroll
+#pragma unroll ATTO_UNROLL
             for (uint j = 0; j < 4; j++)
                 s[i][j] = atto_drop_if(kept >> j & 1, s[i][j], ATTO_MASK.scale);
         }
@@ -155,13 +155,13 @@ atto_attention_forward(__global const ATTO_T *q, const ulong q_at, const ulong4 
     }
     FOLD_ROWS(o.sum, stage, at, ATTO_ADD);
     float inverse[ATTO_ITEM_M];
-#pragma unroll
+#pragma unroll ATTO_UNROLL
     for (uint i = 0; i < ATTO_ITEM_M; i++) {
         const uint query = m0 + row_of(at, i);
         inverse[i] = 1.0f / o.sum[i];
         if (o.sum[i] == 0.0f) { /* no key was seen: whatever v is there */
             inverse[i] = 0.0f;
-#pragma unroll
+#pragma unroll ATTO_UNROLL
             for (uint e = 0; e < SHARE(ATTO_OUT); e++) sums[i * SHARE(ATTO_OUT) + e] = 0.0f;
         }
         if (has_lse && at.tx == 0 && query < queries)
@@ -239,9 +239,9 @@ __kernel __attribute__((reqd_work_group_size(ATTO_GROUP, 1, 1))) void atto_atten
     const uint g = head % (heads / shared);
     const rows of_k = ROWS_OF(k, b, g, keys), of_v = ROWS_OF(v, b, g, keys);
     float of_dk[ATTO_ITEM_M * SHARE(ATTO_HEAD)], of_dv[ATTO_ITEM_M * SHARE(ATTO_OUT)];
-#pragma unroll
+#pragma unroll ATTO_UNROLL
     for (uint i = 0; i < ATTO_ITEM_M * SHARE(ATTO_HEAD); i++) of_dk[i] = 0.0f;
-#pragma unroll
+#pragma unroll ATTO_UNROLL
     for (uint i = 0; i < ATTO_ITEM_M * SHARE(ATTO_OUT); i++) of_dv[i] = 0.0f;
     const long first = is_causal ? (long)m0 + 1 - seen : 0; /* query that sees key m0 */
     const uint begin = first <= 0 ? 0 : first < queries ? (uint)first / ATTO_N * ATTO_N : queries;
@@ -257,13 +257,13 @@ __kernel __attribute__((reqd_work_group_size(ATTO_GROUP, 1, 1))) void atto_atten
             float s[ATTO_ITEM_M][4], d[ATTO_ITEM_M][4];
             score(of_k, m0, of_q, n0, ATTO_HEAD, at, stage, s);
             score(of_v, m0, of_dy, n0, ATTO_OUT, at, stage, d);
-#pragma unroll
+#pragma unroll ATTO_UNROLL
             for (uint j = 0; j < 4; j++) {
                 const uint query = n0 + at.tx * 4 + j, sees = keys_seen(&c, query);
                 const uint exists = query < queries;
                 const float row_lse = exists ? lse_row[query * lse_step.z] : INFINITY;
                 const float row_delta = exists ? delta_row[query] : 0.0f;
-#pragma unroll
+#pragma unroll ATTO_UNROLL
                 for (uint i = 0; i < ATTO_ITEM_M; i += 4) {
                     uint kept = 15;
                     float drop = 1.0f;
@@ -271,7 +271,7 @@ __kernel __attribute__((reqd_work_group_size(ATTO_GROUP, 1, 1))) void atto_atten
                     kept = kept_keys(&c, ATTO_MASK, query, m0 + row_of(at, i));
                     drop = ATTO_MASK.scale;
 #endif
-#pragma unroll
+#pragma unroll ATTO_UNROLL
                     for (uint e = 0; e < 4; e++) {
                         s[i + e][j] =
                             masked(&c, &m, query, m0 + row_of(at, i + e), sees, s[i + e][j]);
@@ -287,7 +287,7 @@ __kernel __attribute__((reqd_work_group_size(ATTO_GROUP, 1, 1))) void atto_atten
         }
     }
     float factor[ATTO_ITEM_M], one[ATTO_ITEM_M];
-#pragma unroll
+#pragma unroll ATTO_UNROLL
     for (uint i = 0; i < ATTO_ITEM_M; i++) {
         factor[i] = logit_scale;
         one[i] = 1.0f;
@@ -322,7 +322,7 @@ __kernel __attribute__((reqd_work_group_size(ATTO_GROUP, 1, 1))) void atto_atten
     const uint end = keys_seen(&c, min(m0 + ATTO_M, queries) - 1);
     float row_lse[ATTO_ITEM_M], row_delta[ATTO_ITEM_M], factor[ATTO_ITEM_M];
     float sums[ATTO_ITEM_M * SHARE(ATTO_HEAD)];
-#pragma unroll
+#pragma unroll ATTO_UNROLL
     for (uint i = 0; i < ATTO_ITEM_M; i++) {
         const uint query = m0 + row_of(at, i), exists = query < queries;
         row_lse[i] =
@@ -330,14 +330,14 @@ __kernel __attribute__((reqd_work_group_size(ATTO_GROUP, 1, 1))) void atto_atten
         row_delta[i] = exists ? delta[delta_at + ((size_t)b * heads + h) * queries + query] : 0.0f;
         factor[i] = logit_scale;
     }
-#pragma unroll
+#pragma unroll ATTO_UNROLL
     for (uint i = 0; i < ATTO_ITEM_M * SHARE(ATTO_HEAD); i++) sums[i] = 0.0f;
 #pragma unroll 1
     for (uint n0 = 0; n0 < end; n0 += ATTO_N) {
         float s[ATTO_ITEM_M][4], d[ATTO_ITEM_M][4];
         score(of_q, m0, of_k, n0, ATTO_HEAD, at, stage, s);
         score(of_dy, m0, of_v, n0, ATTO_OUT, at, stage, d);
-#pragma unroll
+#pragma unroll ATTO_UNROLL
         for (uint i = 0; i < ATTO_ITEM_M; i++) {
             const uint query = m0 + row_of(at, i), sees = keys_seen(&c, query);
             uint kept = 15;
@@ -346,7 +346,7 @@ __kernel __attribute__((reqd_work_group_size(ATTO_GROUP, 1, 1))) void atto_atten
             kept = kept_keys(&c, ATTO_MASK, query, n0 + at.tx * 4);
             drop = ATTO_MASK.scale;
 #endif
-#pragma unroll
+#pragma unroll ATTO_UNROLL
             for (uint j = 0; j < 4; j++) {
                 s[i][j] = masked(&c, &m, query, n0 + at.tx * 4 + j, sees, s[i][j]);
                 differentiate(row_lse[i], row_delta[i], kept >> j & 1, drop, &s[i][j], &d[i][j]);

@@ -19,6 +19,8 @@
  *   ATTO_ITEM_M     8        rows of a work-item: 4 or 8
  *   ATTO_HIDING     0        1: i32, where it is 0 hides; 2: numbers that are added
  *   ATTO_HIDING_IN    f32      dtype of those numbers
+ *   ATTO_UNROLL     64       1: loops over a work-item's scores and sums stay loops, where these need
+ *                            not be in registers: on CPUs, whose compilers take long over them
  *   ATTO_DROPOUT             see atto_dropout.h
  *   ATTO_VECTORS             rows of all inputs begin at 16 bytes and are made of whole vectors
  *   and ATTO_DTYPE of atto_kernel.h
@@ -41,6 +43,9 @@
 #ifndef ATTO_ITEM_M
 #define ATTO_ITEM_M 8
 #endif
+#ifndef ATTO_UNROLL
+#define ATTO_UNROLL 64
+#endif
 #ifndef ATTO_HIDING
 #define ATTO_HIDING 0
 #endif
@@ -57,18 +62,20 @@
 #define TY (ATTO_M / ATTO_ITEM_M) /* and above each other */
 
 /* A buffer of operands: KD steps of a product of scores, or KZ of one of sums. */
-#define KD           16
-#define STAGE        (KD * (ATTO_M + ATTO_N))
-#define WIDTH(size)  (((size) + TX - 1) / TX * TX) /* of sums: whole columns of work-items */
-#define KZ(size)     (STAGE / WIDTH(size) >= 16 ? 16 : STAGE / WIDTH(size) >= 8 ? 8 : 4)
-#define SHARE(size)  (WIDTH(size) / TX) /* columns of a work-item */
-#define WORD(size)   (SHARE(size) % 4 == 0 ? 4 : SHARE(size) % 2 == 0 ? 2 : 1) /* side by side */
+#define KD          16
+#define STAGE       (KD * (ATTO_M + ATTO_N))
+#define WIDTH(size) (((size) + TX - 1) / TX * TX) /* of sums: whole columns of work-items */
+#define KZ(size)    (STAGE / WIDTH(size) >= 16 ? 16 : STAGE / WIDTH(size) >= 8 ? 8 : 4)
+#define SHARE(size) (WIDTH(size) / TX) /* columns of a work-item */
+#define WORD(size)  (SHARE(size) % 4 == 0 ? 4 : SHARE(size) % 2 == 0 ? 2 : 1) /* side by side */
 
-#define MOST_SHARE   SHARE(ATTO_HEAD > ATTO_OUT ? ATTO_HEAD : ATTO_OUT)
+#define MOST_SHARE SHARE(ATTO_HEAD > ATTO_OUT ? ATTO_HEAD : ATTO_OUT)
 
-/* Unrolling steps pays where registers are many; elsewhere it is compile time. */
+/* Steps of a product in a loop's body: loads of the next ones go before the sums of the last. */
 #ifdef ATTO_NVIDIA
 #define ATTO_STEPS 16
+#elif ATTO_UNROLL > 4
+#define ATTO_STEPS 4
 #else
 #define ATTO_STEPS 1
 #endif
@@ -121,7 +128,7 @@ static inline atto_raw unit_at(rows r, uint row, uint column, uint size, uint ex
 ATTO_UNROLLED void fetch_across(rows r, uint row, uint d, uint size, uint height, uint item,
                                 atto_raw *raw)
 {
-#pragma unroll
+#pragma unroll ATTO_UNROLL
     for (uint i = 0; i < UNITS(KD * height); i++) {
         const uint u = item + i * ATTO_GROUP;
         raw[i] = unit_at(r, row + u % height, d + u / height * UNIT, size, u < KD * height / UNIT);
@@ -130,13 +137,13 @@ ATTO_UNROLLED void fetch_across(rows r, uint row, uint d, uint size, uint height
 
 ATTO_UNROLLED void stash_across(const atto_raw *raw, uint height, uint item, __local float *to)
 {
-#pragma unroll
+#pragma unroll ATTO_UNROLL
     for (uint i = 0; i < UNITS(KD * height); i++) {
         const uint u = item + i * ATTO_GROUP;
         float v[UNIT];
         atto_widen_unit(raw[i], v);
         if (u >= KD * height / UNIT) break;
-#pragma unroll
+#pragma unroll ATTO_UNROLL
         for (uint e = 0; e < UNIT; e++) to[(u / height * UNIT + e) * height + u % height] = v[e];
     }
 }
@@ -145,7 +152,7 @@ ATTO_UNROLLED void stash_across(const atto_raw *raw, uint height, uint item, __l
 ATTO_UNROLLED void fetch_along(rows r, uint row, uint size, uint item, atto_raw *raw)
 {
     const uint across = WIDTH(size) / UNIT;
-#pragma unroll
+#pragma unroll ATTO_UNROLL
     for (uint i = 0; i < UNITS(KZ(size) * WIDTH(size)); i++) {
         const uint u = item + i * ATTO_GROUP;
         raw[i] = unit_at(r, row + u / across, u % across * UNIT, size, u < KZ(size) * across);
@@ -155,13 +162,13 @@ ATTO_UNROLLED void fetch_along(rows r, uint row, uint size, uint item, atto_raw 
 ATTO_UNROLLED void stash_along(const atto_raw *raw, uint size, uint item, __local float *to)
 {
     const uint across = WIDTH(size) / UNIT;
-#pragma unroll
+#pragma unroll ATTO_UNROLL
     for (uint i = 0; i < UNITS(KZ(size) * WIDTH(size)); i++) {
         const uint u = item + i * ATTO_GROUP;
         float v[UNIT];
         atto_widen_unit(raw[i], v);
         if (u >= KZ(size) * across) break;
-#pragma unroll
+#pragma unroll ATTO_UNROLL
         for (uint e = 0; e < UNIT; e++) to[u * UNIT + e] = v[e];
     }
 }
@@ -192,9 +199,9 @@ ATTO_UNROLLED void score(rows x, uint m0, rows y, uint n0, uint size, place at,
     stash_across(of_x, ATTO_M, at.item, stage);
     stash_across(of_y, ATTO_N, at.item, stage + KD * ATTO_M);
     barrier(CLK_LOCAL_MEM_FENCE);
-#pragma unroll
+#pragma unroll ATTO_UNROLL
     for (uint i = 0; i < ATTO_ITEM_M; i++) {
-#pragma unroll
+#pragma unroll ATTO_UNROLL
         for (uint j = 0; j < 4; j++) s[i][j] = 0.0f;
     }
 #pragma unroll 1
@@ -207,13 +214,13 @@ ATTO_UNROLLED void score(rows x, uint m0, rows y, uint n0, uint size, place at,
 #pragma unroll ATTO_STEPS
         for (uint k = 0; k < KD; k++) {
             float a[ATTO_ITEM_M], b[4];
-#pragma unroll
+#pragma unroll ATTO_UNROLL
             for (uint i = 0; i < ATTO_ITEM_M; i += 4)
                 load_word(here + k * ATTO_M + row_of(at, i), 4, a + i);
             load_word(here + KD * ATTO_M + k * ATTO_N + at.tx * 4, 4, b);
-#pragma unroll
+#pragma unroll ATTO_UNROLL
             for (uint j = 0; j < 4; j++) {
-#pragma unroll
+#pragma unroll ATTO_UNROLL
                 for (uint step = 0; step < ATTO_ITEM_M; step++) {
                     const uint i = j & 1 ? ATTO_ITEM_M - 1 - step : step;
                     s[i][j] = fma(a[i], b[j], s[i][j]);
@@ -237,9 +244,9 @@ static inline uint quad_place(uint n, uint quad)
 
 ATTO_UNROLLED void put_tile(float (*s)[4], place at, __local float *tile)
 {
-#pragma unroll
+#pragma unroll ATTO_UNROLL
     for (uint j = 0; j < 4; j++) {
-#pragma unroll
+#pragma unroll ATTO_UNROLL
         for (uint i = 0; i < ATTO_ITEM_M; i += 4)
             *(__local float4 *)(tile + quad_place(at.tx * 4 + j, row_of(at, i) / 4)) =
                 (float4)(s[i][j], s[i + 1][j], s[i + 2][j], s[i + 3][j]);
@@ -270,15 +277,15 @@ ATTO_UNROLLED void weigh(__local const float *tile, rows z, uint n0, uint size, 
 #pragma unroll ATTO_STEPS
         for (uint k = 0; k < KZ(size); k++) {
             float a[ATTO_ITEM_M], b[MOST_SHARE];
-#pragma unroll
+#pragma unroll ATTO_UNROLL
             for (uint i = 0; i < ATTO_ITEM_M; i += 4)
                 load_word(tile + quad_place(n + k, row_of(at, i) / 4), 4, a + i);
-#pragma unroll
+#pragma unroll ATTO_UNROLL
             for (uint c = 0; c < SHARE(size); c += WORD(size))
                 load_word(here + k * WIDTH(size) + column_of(at, c, size), WORD(size), b + c);
-#pragma unroll
+#pragma unroll ATTO_UNROLL
             for (uint c = 0; c < SHARE(size); c++) {
-#pragma unroll
+#pragma unroll ATTO_UNROLL
                 for (uint step = 0; step < ATTO_ITEM_M; step++) {
                     const uint i = c & 1 ? ATTO_ITEM_M - 1 - step : step;
                     sums[i * SHARE(size) + c] = fma(a[i], b[c], sums[i * SHARE(size) + c]);
@@ -320,14 +327,18 @@ typedef struct mask {
 } mask;
 
 #if ATTO_HIDING
-#define ATTO_HIDING_PARAMETERS , __global const mask_t *mask_in, const ulong mask_at, const ulong4 mask_step
-#define MASK_OF(b, h)                                                                           \
-    {                                                                                           \
-        mask_in + mask_at + (b) * mask_step.x + (h) * mask_step.y, mask_step.z, mask_step.w     \
+#define ATTO_HIDING_PARAMETERS \
+    , __global const mask_t *mask_in, const ulong mask_at, const ulong4 mask_step
+#define MASK_OF(b, h)                                                                   \
+    {                                                                                   \
+        mask_in + mask_at + (b)*mask_step.x + (h)*mask_step.y, mask_step.z, mask_step.w \
     }
 #else
 #define ATTO_HIDING_PARAMETERS
-#define MASK_OF(b, h) { 0, 0, 0 }
+#define MASK_OF(b, h) \
+    {                 \
+        0, 0, 0       \
+    }
 #endif
 
 /* A score as softmax takes it; seen: keys that this query sees. */
@@ -367,10 +378,10 @@ static inline uint kept_keys(const scene *c, atto_mask m, uint query, uint key)
 ATTO_UNROLLED void store_sums(__global ATTO_T *first, ulong step, uint m0, uint count, uint size,
                               place at, const float *factor, uint add, const float *sums)
 {
-#pragma unroll
+#pragma unroll ATTO_UNROLL
     for (uint i = 0; i < ATTO_ITEM_M; i++) {
         const uint row = m0 + row_of(at, i);
-#pragma unroll
+#pragma unroll ATTO_UNROLL
         for (uint c = 0; c < SHARE(size); c++) {
             const uint column = column_of(at, c, size);
             if (row >= count || column >= size) continue;
