@@ -73,9 +73,7 @@
 
 /* Steps of a product in a loop's body: loads of the next ones go before the sums of the last. */
 #ifdef ATTO_NVIDIA
-#ifndef ATTO_STEPS
-#define ATTO_STEPS 16
-#endif
+#define ATTO_STEPS 8
 #elif ATTO_UNROLL > 4
 #define ATTO_STEPS 4
 #else
