@@ -682,7 +682,7 @@ void atto__attention_variant(const atto__attention_knobs *k, atto__variant *out)
     if (k->mask == 2) put_value(&t, "HIDING_IN", atto_dtype_name(k->mask_dtype));
     put_knob(&t, "DROPOUT", (int32_t)k->dropout);
     put_knob(&t, "VECTORS", k->vectors);
-    if (k->parts) put_knob(&t, "PARTS", 1);
+    if (k->parts) put_knob(&t, "SPLIT", 1);
     if (k->loops) put_knob(&t, "UNROLL", 1);
 }
 

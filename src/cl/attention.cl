@@ -80,11 +80,11 @@
 /* Of a part of the keys, each row's sums with the largest score and the sum of e^(score - largest)
  * behind them. */
 #define PART_FLOATS (ATTO_OUT + 2)
-#if ATTO_PARTS
-#define ATTO_PARTS_PARAMETERS \
+#if ATTO_SPLIT
+#define ATTO_SPLIT_PARAMETERS \
     , __global float *partial, const ulong partial_at, const uint part_keys
 #else
-#define ATTO_PARTS_PARAMETERS
+#define ATTO_SPLIT_PARAMETERS
 #endif
 
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_attention_forward)
@@ -144,7 +144,7 @@ __kernel __attribute__((reqd_work_group_size(ATTO_GROUP, 1, 1))) void atto_atten
     const ulong k_at, const ulong4 k_step, __global const ATTO_T *v, const ulong v_at,
     const ulong4 v_step, __global ATTO_T *y, const ulong y_at, const ulong4 y_step,
     __global float *lse, const ulong lse_at, const ulong4 lse_step,
-    const uint has_lse ATTO_PARTS_PARAMETERS, const uint batches ATTO_SCENE_PARAMETERS)
+    const uint has_lse ATTO_SPLIT_PARAMETERS, const uint batches ATTO_SCENE_PARAMETERS)
 {
     MEMORY;
     const place at = place_of_item();
@@ -157,7 +157,7 @@ __kernel __attribute__((reqd_work_group_size(ATTO_GROUP, 1, 1))) void atto_atten
     const scene c = SCENE_OF(b, h);
     const mask m = MASK_OF(b, h);
     uint begin = 0, end = keys_seen(&c, min(m0 + ATTO_M, queries) - 1);
-#if ATTO_PARTS
+#if ATTO_SPLIT
     begin = part * part_keys;
     end = min(end, begin + part_keys);
 #endif
@@ -195,7 +195,7 @@ __kernel __attribute__((reqd_work_group_size(ATTO_GROUP, 1, 1))) void atto_atten
         weigh(tile, of_v, n0, ATTO_OUT, at, stage, sums);
     }
     FOLD_ROWS(o.sum, stage, at, ATTO_ADD);
-#if ATTO_PARTS
+#if ATTO_SPLIT
     put_part(partial + partial_at + ((size_t)part * all + head) * queries * PART_FLOATS, m0,
              queries, at, &o, sums);
 #else
