@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Parameters under autocast: their casts, which optimisers write, and steps that overflow. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "atto_test.h"
@@ -143,8 +144,8 @@ static void shadow_is_written_by_the_step(void **state)
         atto_optimizer *opt = adamw(params, 3);
         put_grad(params[0], 0.5);
         MUST(atto_optimizer_step(opt, 0.1));
-        uint64_t before = launches();
         put_grad(params[0], 0.5);
+        uint64_t before = launches();
         MUST(atto_optimizer_step(opt, 0.1));
         const uint64_t step = launches() - before;
         MUST(atto_tape_autocast(tape, lows[d]));
