@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* Parameters under autocast: their casts, which optimisers write, and steps that overflow. */
+#define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "atto_test.h"
 
@@ -87,8 +90,8 @@ static uint64_t expect_fresh(const char *what, atto_param *p)
     for (int64_t i = 0; i < n * n; i++) {
         const uint16_t there = got[i % n * n + i / n];
         if (there != want[i])
-            fail_msg("%s: %s: element %d is %04x, expected %04x", test_backend(), what, (int)i, there,
-                     want[i]);
+            fail_msg("%s: %s: element %d is %04x, expected %04x", test_backend(), what, (int)i,
+                     there, want[i]);
     }
     MUST(atto_tape_end(tape));
     atto_tensor_free(&rounded);
@@ -234,9 +237,9 @@ static void launch_halve(const atto_tensor *t)
 {
     atto_kernel *kernel;
     const atto_kernel_arg arg = atto_kernel_in_out(t);
-    MUST(atto_kernel_create(test_dev,
-                            &(atto_kernel_source){ .name = "halve", .text = halve_text, .cpu = halve },
-                            &kernel));
+    MUST(atto_kernel_create(
+        test_dev, &(atto_kernel_source){ .name = "halve", .text = halve_text, .cpu = halve },
+        &kernel));
     MUST(atto_kernel_launch(kernel, atto_tensor_numel(t), &arg, 1));
     atto_kernel_destroy(kernel);
 }
@@ -258,34 +261,54 @@ static bool change(int how, atto_param *p)
     MUST(atto_tensor_alloc(test_dev, ATTO_F32, atto_shape2(N, N), &other));
     MUST(atto_tensor_fill(&other, 0.25));
     switch (how) {
-    case 0: MUST(atto_param_write(p, data)); break;
-    case 1: MUST(atto_param_init_uniform(p, 2.0)); break;
-    case 2: MUST(atto_param_init_normal(p, 1.0, 2.0)); break;
-    case 3: MUST(atto_param_init_constant(p, 4.0)); break;
-    case 4: MUST(atto_tensor_write(&value, data)); break;
-    case 5: MUST(atto_tensor_fill(&value, 9.0)); break;
-    case 6: MUST(atto_tensor_copy(&value, &other)); break;
-    case 7: map_and_write(&value); break;
-    case 8: /* a moving average, in place */
-        MUST(atto_binary_forward(test_dev, &(struct atto_binary_args){ .kind = ATTO_BINARY_ADD,
-                                                                       .a = &value,
-                                                                       .b = &other,
-                                                                       .y = &value }));
+    case 0:
+        MUST(atto_param_write(p, data));
         break;
-    case 9: launch_halve(&value); break;
+    case 1:
+        MUST(atto_param_init_uniform(p, 2.0));
+        break;
+    case 2:
+        MUST(atto_param_init_normal(p, 1.0, 2.0));
+        break;
+    case 3:
+        MUST(atto_param_init_constant(p, 4.0));
+        break;
+    case 4:
+        MUST(atto_tensor_write(&value, data));
+        break;
+    case 5:
+        MUST(atto_tensor_fill(&value, 9.0));
+        break;
+    case 6:
+        MUST(atto_tensor_copy(&value, &other));
+        break;
+    case 7:
+        map_and_write(&value);
+        break;
+    case 8: /* a moving average, in place */
+        MUST(atto_binary_forward(
+            test_dev, &(struct atto_binary_args){
+                          .kind = ATTO_BINARY_ADD, .a = &value, .b = &other, .y = &value }));
+        break;
+    case 9:
+        launch_halve(&value);
+        break;
     case 10: /* one column */
         MUST(atto_tensor_slice(&value, 1, 1, 2, 1, &part));
         MUST(atto_tensor_fill(&part, -1.0));
         break;
     case 11: /* a backward that adds to it */
-        MUST(atto_act_backward(test_dev, &(struct atto_act_args){ .x = &other,
-                                                                  .dy = &other,
-                                                                  .dx = &value,
-                                                                  .add_dx = true,
-                                                                  .act = atto_identity() }));
+        MUST(atto_act_backward(
+            test_dev,
+            &(struct atto_act_args){
+                .x = &other, .dy = &other, .dx = &value, .add_dx = true, .act = atto_identity() }));
         break;
-    case 12: atto_param_changed(p); break;
-    default: atto_tensor_free(&other); return false;
+    case 12:
+        atto_param_changed(p);
+        break;
+    default:
+        atto_tensor_free(&other);
+        return false;
     }
     atto_tensor_free(&other);
     return true;
@@ -336,6 +359,69 @@ static void shadow_outlives_optimisers(void **state)
         expect_fresh("left", p);
     }
     atto_param_free(p);
+}
+
+/* The new storage counts its writes from 0: that they reach the old count means nothing. */
+static void shadow_of_moved_storage_is_made_anew(void **state)
+{
+    (void)state;
+    MUST(atto_tape_autocast(tape, ATTO_F16));
+    for (int later = 0; later < 24; later++) {
+        atto_param *p = param(N, 3);
+        atto_tensor value = atto_param_value(p);
+        for (int i = 0; i < 20; i++) MUST(atto_tensor_fill(&value, 1.0));
+        expect_fresh("loose", p);
+        atto_optimizer *opt = adamw(&p, 1);
+        value = atto_param_value(p);
+        for (int i = 0; i < later; i++) MUST(atto_tensor_fill(&value, 2.0 + i));
+        expect_fresh("moved", p);
+        atto_optimizer_free(opt);
+        atto_param_free(p);
+    }
+}
+
+static void silence(void *user, atto_log_level level, const char *text)
+{
+    (void)user, (void)level, (void)text;
+}
+
+/* A device that cannot build the optimiser's kernels has the step made on the CPU. */
+static void shadow_comes_back_from_the_fallback(void **state)
+{
+    (void)state;
+    if (!test_on_opencl()) skip();
+    char folder[] = "/tmp/atto-test-XXXXXX", path[64];
+    atto_device *const own = test_dev;
+    atto_device_stats stats;
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/optim.cl", folder);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs("this is no OpenCL C;\n", file);
+    fclose(file);
+    const atto_device_options options = { .kernel_dir = folder, .log = silence };
+    close_tape(state);
+    MUST(atto_device_open(test_device_name(), &options, &test_dev));
+    open_tape(state);
+    atto_param *p = param(N, 3);
+    atto_optimizer *opt = adamw(&p, 1);
+    MUST(atto_tape_autocast(tape, ATTO_BF16));
+    const uint64_t cast = expect_fresh("first", p);
+    for (int s = 0; s < 2; s++) {
+        put_grad(p, 0.5);
+        MUST(atto_optimizer_step(opt, 0.1));
+        assert_int_equal(expect_fresh("after a step", p), cast - 1);
+    }
+    MUST(atto_device_stats_get(test_dev, &stats));
+    assert_true(stats.fallbacks >= 2);
+    atto_optimizer_free(opt);
+    atto_param_free(p);
+    close_tape(state);
+    atto_device_close(test_dev);
+    test_dev = own;
+    open_tape(state);
+    remove(path);
+    rmdir(folder);
 }
 
 /* Changed between forward and backward: refused as without autocast, whichever tape casts anew. */
@@ -556,7 +642,8 @@ static void autocast_training_reaches_the_loss_of_f32(void **state)
         uint64_t random = 9;
         atto_seed(test_dev, 3);
         MUST(atto_sequential_create(test_dev, &net));
-        MUST(atto_sequential_linear(net, FEATURES, 16, &(atto_linear_options){ .act = atto_gelu() }));
+        MUST(atto_sequential_linear(net, FEATURES, 16,
+                                    &(atto_linear_options){ .act = atto_gelu() }));
         MUST(atto_sequential_layer_norm(net, atto_shape1(16), NULL));
         MUST(atto_sequential_linear(net, 16, CLASSES, NULL));
         MUST(atto_adamw_create(net, 0.01, 0.01, NULL, &opt));
@@ -602,6 +689,8 @@ int main(void)
         TEST(shadow_follows_a_change_of_dtype),
         TEST(shadow_is_never_stale),
         TEST(shadow_outlives_optimisers),
+        TEST(shadow_of_moved_storage_is_made_anew),
+        TEST(shadow_comes_back_from_the_fallback),
         TEST(shadow_of_a_changed_parameter_has_no_backward),
         TEST(shadow_of_a_skipped_step_stays),
         TEST(shadow_needs_no_cast_after_a_skipped_step),

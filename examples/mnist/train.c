@@ -23,11 +23,11 @@ typedef struct trainer {
     atto_tape *tape;
     atto_meter *meter;
     atto_tensor loss_scale; /* borrowed from the optimiser; 1 where nothing is scaled */
-    int64_t *order;  /* [train.count] */
-    float *images;   /* [batch, 784] */
-    int32_t *labels; /* [batch] */
-    float *logits;   /* [TEST_BATCH, 10] */
-    int64_t steps;   /* done so far */
+    int64_t *order;         /* [train.count] */
+    float *images;          /* [batch, 784] */
+    int32_t *labels;        /* [batch] */
+    float *logits;          /* [TEST_BATCH, 10] */
+    int64_t steps;          /* done so far */
 } trainer;
 
 /* ---- the network ---- */

@@ -64,11 +64,14 @@ static void options_parse_takes_every_form(void **state)
         values wanted;
     } rows[] = {
         { "", { "auto", 5, 1e-3, 1, false, ATTO_F32 } },
-        { "--device cpu --epochs 3 --lr 0.5 --seed 7 --quiet", { "cpu", 3, 0.5, 7, true, ATTO_F32 } },
-        { "--device=opencl --epochs=10000 --lr=0 --seed=0", { "opencl", 10000, 0, 0, false, ATTO_F32 } },
+        { "--device cpu --epochs 3 --lr 0.5 --seed 7 --quiet",
+          { "cpu", 3, 0.5, 7, true, ATTO_F32 } },
+        { "--device=opencl --epochs=10000 --lr=0 --seed=0",
+          { "opencl", 10000, 0, 0, false, ATTO_F32 } },
         { "-d 2 -e1 -l 1e2 -s 0xff", { "2", 1, 100, 255, false, ATTO_F32 } },
         { "--ep 2 --qu", { "auto", 2, 1e-3, 1, true, ATTO_F32 } },
-        { "--seed 18446744073709551615 -e 2 -e 3", { "auto", 3, 1e-3, UINT64_MAX, false, ATTO_F32 } },
+        { "--seed 18446744073709551615 -e 2 -e 3",
+          { "auto", 3, 1e-3, UINT64_MAX, false, ATTO_F32 } },
         { "--amp f16", { "auto", 5, 1e-3, 1, false, ATTO_F16 } },
         { "-abf16", { "auto", 5, 1e-3, 1, false, ATTO_BF16 } },
         { "-a f16 --amp=f32", { "auto", 5, 1e-3, 1, false, ATTO_F32 } },

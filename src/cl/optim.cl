@@ -301,8 +301,9 @@ atto_optim_step(__global const uint *segment_of,    /* [blocks] */
     optim_put(buffer, at, b);
 #endif
 #ifdef ATTO_SHADOW
-    shadow[at] =
-        (ushort4)(optim_narrow(p[0]), optim_narrow(p[1]), optim_narrow(p[2]), optim_narrow(p[3]));
+    const ushort n0 = optim_narrow(p[0]), n1 = optim_narrow(p[1]);
+    const ushort n2 = optim_narrow(p[2]), n3 = optim_narrow(p[3]);
+    shadow[at] = (ushort4)(n0, n1, n2, n3);
 #endif
 }
 #endif
