@@ -493,6 +493,35 @@ static void autocast_weight_gradients_are_not_rounded(void **state)
     close_network(&n);
 }
 
+/* One gradient in f32, of what was cast, and one as low as its input, from one product. */
+static void autocast_gradients_are_like_what_was_given(void **state)
+{
+    (void)state;
+    for (int flip = 0; flip < 2; flip++) {
+        atto_tensor t[2], grad;
+        float wide;
+        uint16_t low;
+        for (int i = 0; i < 2; i++) {
+            MUST(atto_tensor_alloc(test_dev, i == flip ? ATTO_F32 : ATTO_BF16, atto_shape2(1, 1),
+                                   &t[i]));
+            MUST(atto_tensor_fill(&t[i], 2.0 + i));
+        }
+        MUST(atto_tape_autocast(tape, ATTO_BF16));
+        const atto_var a = atto_borrow(tape, &t[0], true), b = atto_borrow(tape, &t[1], true);
+        MUST(atto_backward(tape, atto_matmul(tape, a, b)));
+        MUST(atto_var_grad(tape, flip ? b : a, &grad));
+        assert_int_equal(grad.dtype, ATTO_F32);
+        MUST(atto_tensor_read(&grad, &wide));
+        assert_true(wide == (flip ? 2.0f : 3.0f));
+        MUST(atto_var_grad(tape, flip ? a : b, &grad));
+        assert_int_equal(grad.dtype, ATTO_BF16);
+        MUST(atto_tensor_read(&grad, &low));
+        assert_int_equal(low, flip ? 0x4040 : 0x4000); /* 3 and 2 */
+        MUST(atto_tape_end(tape));
+        for (int i = 0; i < 2; i++) atto_tensor_free(&t[i]);
+    }
+}
+
 /* Two uses of one value, of gradients 256 and 1: their sum exists in f32, not in bf16. */
 static void autocast_gradients_of_several_uses_add_up_in_f32(void **state)
 {
@@ -802,6 +831,7 @@ int main(void)
         TEST(autocast_losses_read_low_inputs),
         TEST(autocast_gradients_are_close_to_those_of_f32),
         TEST(autocast_weight_gradients_are_not_rounded),
+        TEST(autocast_gradients_are_like_what_was_given),
         TEST(autocast_gradients_of_several_uses_add_up_in_f32),
         TEST(autocast_one_value_may_be_both_inputs),
         TEST(autocast_casts_made_without_recording_have_gradients),

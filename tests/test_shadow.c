@@ -511,6 +511,26 @@ static void shadow_of_a_skipped_step_stays(void **state)
     atto_param_free(p);
 }
 
+/* Steps of equal shapes ask for no memory and wait for nothing. */
+static void shadow_steps_allocate_nothing_and_never_wait(void **state)
+{
+    (void)state;
+    atto_param *p = param(N, 3);
+    atto_optimizer *opt = adamw(&p, 1);
+    atto_device_stats before, after;
+    MUST(atto_optimizer_scale_loss(opt, &(atto_loss_scale_options){ .initial = 1024.0 }));
+    MUST(atto_tape_autocast(tape, ATTO_F16));
+    for (int s = 0; s < 4; s++) scaled_step(opt, p, 1.0f);
+    MUST(atto_device_stats_get(test_dev, &before));
+    for (int s = 0; s < 6; s++) scaled_step(opt, p, 1.0f);
+    MUST(atto_device_stats_get(test_dev, &after));
+    assert_int_equal(after.allocations, before.allocations);
+    assert_int_equal(after.blocking_calls, before.blocking_calls);
+    assert_int_equal(after.bytes_live, before.bytes_live);
+    atto_optimizer_free(opt);
+    atto_param_free(p);
+}
+
 /* Without a change, the gradient of a skipped step neither reaches the shadow nor makes it old. */
 static void shadow_needs_no_cast_after_a_skipped_step(void **state)
 {
@@ -696,6 +716,7 @@ int main(void)
         TEST(shadow_comes_back_from_the_fallback),
         TEST(shadow_of_a_changed_parameter_has_no_backward),
         TEST(shadow_of_a_skipped_step_stays),
+        TEST(shadow_steps_allocate_nothing_and_never_wait),
         TEST(shadow_needs_no_cast_after_a_skipped_step),
         TEST(loss_scale_goes_on_in_another_run),
         TEST(loss_scale_can_be_switched_off),
