@@ -198,8 +198,9 @@ typedef struct atto_loss_scale_options {
 ATTO_API atto_status atto_optimizer_scale_loss(atto_optimizer *opt,
                                                const atto_loss_scale_options *options);
 
-/** The options with which a later run goes on: initial is the scale now, good_steps how many there were
- * since it changed last; off if steps do not scale. Waits. ATTO_E_NULL, and as atto_tensor_read. */
+/** The options with which a later run goes on: initial is the scale now, good_steps how many there
+ * were since it changed last; off if steps do not scale. Waits. ATTO_E_NULL, and as
+ * atto_tensor_read. */
 ATTO_API atto_status atto_optimizer_loss_scale_options(const atto_optimizer *opt,
                                                        atto_loss_scale_options *out);
 

@@ -287,7 +287,7 @@ static atto_status step_chunks(atto_optimizer *o, struct atto__optim_args *a)
 }
 
 /* The value has changed, as far as the host knows: whether the step was skipped only the device
- * does. So a shadow follows if it was the value's before; an older one a skipped step has left so. */
+ * does. So a shadow is the value's if it was before; an old one stays old in a skipped step. */
 static void use_up_gradient(const atto_optimizer *o, atto__trained *t, bool done)
 {
     atto_param *p = t->p;

@@ -151,8 +151,8 @@ atto_dtype atto__autocast_dtype(const atto_tape *tape, atto_op op, const void *a
 /* autocast.c: whether autocast brings that input to that dtype. */
 bool atto__autocast_applies(const atto_tape *tape, const atto__binding *input, atto_dtype dtype);
 
-/* autocast.c: a value of that dtype, which nobody names; one hold is the caller's. *grad is the value
- * that gets its gradient: itself, or with f32_grad the f32 one that it comes from. */
+/* autocast.c: a value of that dtype, which nobody names; one hold is the caller's. *grad is the
+ * value that gets its gradient: itself, or with f32_grad the f32 one that it comes from. */
 atto_status atto__autocast_value(atto_tape *tape, const atto__binding *input, atto_dtype dtype,
                                  int32_t *slot, int32_t *grad);
 
