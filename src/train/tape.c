@@ -356,7 +356,7 @@ void atto_scope_end(atto_tape *tape, const atto_var *keep, int32_t count)
         atto__value *value = &atto__values(tape)[slot];
         if (!value->is_named || is_kept(tape, keep, count, slot)) continue;
         value->is_named = false;
-        atto_tensor_free(&value->cast);
+        atto_tensor_free(&value->cast); /* nobody can ask for it any more */
         atto__value_drop(value);
     }
 }
