@@ -700,28 +700,31 @@ static void autocast_training_reaches_the_loss_of_f32(void **state)
     for (int d = 1; d < 3; d++) assert_true(losses[d] < losses[0] + 0.05);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, open_tape, close_tape)
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(shadow_is_made_once),
-        TEST(shadow_serves_evaluation),
-        TEST(shadow_is_written_by_the_step),
-        TEST(shadow_is_written_by_every_method),
-        TEST(shadow_follows_a_change_of_dtype),
-        TEST(shadow_is_never_stale),
-        TEST(shadow_outlives_optimisers),
-        TEST(shadow_of_moved_storage_is_made_anew),
-        TEST(shadow_comes_back_from_the_fallback),
-        TEST(shadow_of_a_changed_parameter_has_no_backward),
-        TEST(shadow_of_a_skipped_step_stays),
-        TEST(shadow_steps_allocate_nothing_and_never_wait),
-        TEST(shadow_needs_no_cast_after_a_skipped_step),
-        TEST(loss_scale_goes_on_in_another_run),
-        TEST(loss_scale_can_be_switched_off),
-        TEST(loss_scale_refuses_bad_arguments),
-        TEST(autocast_training_reaches_the_loss_of_f32),
+        cmocka_unit_test_setup_teardown(shadow_is_made_once, open_tape, close_tape),
+        cmocka_unit_test_setup_teardown(shadow_serves_evaluation, open_tape, close_tape),
+        cmocka_unit_test_setup_teardown(shadow_is_written_by_the_step, open_tape, close_tape),
+        cmocka_unit_test_setup_teardown(shadow_is_written_by_every_method, open_tape, close_tape),
+        cmocka_unit_test_setup_teardown(shadow_follows_a_change_of_dtype, open_tape, close_tape),
+        cmocka_unit_test_setup_teardown(shadow_is_never_stale, open_tape, close_tape),
+        cmocka_unit_test_setup_teardown(shadow_outlives_optimisers, open_tape, close_tape),
+        cmocka_unit_test_setup_teardown(shadow_of_moved_storage_is_made_anew, open_tape,
+                                        close_tape),
+        cmocka_unit_test_setup_teardown(shadow_comes_back_from_the_fallback, open_tape, close_tape),
+        cmocka_unit_test_setup_teardown(shadow_of_a_changed_parameter_has_no_backward, open_tape,
+                                        close_tape),
+        cmocka_unit_test_setup_teardown(shadow_of_a_skipped_step_stays, open_tape, close_tape),
+        cmocka_unit_test_setup_teardown(shadow_steps_allocate_nothing_and_never_wait, open_tape,
+                                        close_tape),
+        cmocka_unit_test_setup_teardown(shadow_needs_no_cast_after_a_skipped_step, open_tape,
+                                        close_tape),
+        cmocka_unit_test_setup_teardown(loss_scale_goes_on_in_another_run, open_tape, close_tape),
+        cmocka_unit_test_setup_teardown(loss_scale_can_be_switched_off, open_tape, close_tape),
+        cmocka_unit_test_setup_teardown(loss_scale_refuses_bad_arguments, open_tape, close_tape),
+        cmocka_unit_test_setup_teardown(autocast_training_reaches_the_loss_of_f32, open_tape,
+                                        close_tape),
     };
     return test_main("shadow", tests, COUNT_OF(tests));
 }
