@@ -16,7 +16,7 @@
  *   y     what e and sum are off by, division 5, dropout 1; a term and a rescaling as in sum
  *   p     of backward: e^(z - lse), exp 6, with what z and lse are off by in its argument
  *   dp    E products and sums; dropout 1
- *   delta E products and sums of dy and y, which comes as it was stored
+ *   delta E products and sums of dy and y, which comes as it was stored; else y's own on top
  *   dz    p's of it, difference and product 2, what dp and delta are off by times p
  *   dq    a term for each key, scale 1 and a change of base 1; dk for each query and head that meets
  *         the key, dv likewise
@@ -68,7 +68,7 @@ static bool causal_hides(const oracle_attention *o, int64_t query, int64_t key)
     return key > query + (o->causal == ATTO_CAUSAL_BOTTOM_RIGHT ? o->keys - o->queries : 0);
 }
 
-/* What the mask adds; -infinity hides. */
+/* What is added to a product; -infinity hides. */
 static double mask_of(const row *r, int64_t key)
 {
     const oracle_attention *o = r->o;
@@ -81,10 +81,11 @@ static double mask_of(const row *r, int64_t key)
 static void put_product(row *r, int64_t key)
 {
     const oracle_attention *o = r->o;
-    const double mask = causal_hides(o, r->query, key) ? -INFINITY : mask_of(r, key);
+    const bool hidden = causal_hides(o, r->query, key);
+    const double mask = hidden ? -INFINITY : mask_of(r, key);
     r->z[key] = mask;
     r->z_off[key] = 0.0;
-    if (mask == -INFINITY) return; /* k is not looked at */
+    if (hidden || (o->mask_hides && mask == -INFINITY)) return; /* k is not looked at */
     double sum = 0.0, size = 0.0;
     for (int64_t d = 0; d < o->d; d++) {
         const double term = r->q[d] * r->k[key * o->d + d];
@@ -92,7 +93,8 @@ static void put_product(row *r, int64_t key)
         size += fabs(term);
     }
     r->z[key] = scale_of(o) * sum + mask;
-    r->z_off[key] = ((double)o->d + 4.0) * (fabs(scale_of(o)) * size + fabs(mask));
+    if (isfinite(r->z[key]))
+        r->z_off[key] = ((double)o->d + 4.0) * (fabs(scale_of(o)) * size + fabs(mask));
 }
 
 /* Share of e^x that x being off by so many u makes; finite. */
@@ -234,12 +236,21 @@ static void add_product(oracle_sum *sum, double x, double y)
     add(sum, x * y, fabs(x * y));
 }
 
-/* dy y of the row. */
-static oracle_sum delta_of(const row *r, const double *y, const double *dy)
+/* dy y of a row; off: what a y that is not given is off by. */
+typedef struct deltas {
+    oracle_sum sum;
+    double off;
+} deltas;
+
+static deltas delta_of(const row *r, const double *y, const double *dy)
 {
-    oracle_sum sum = { 0.0, 0.0 };
-    for (int64_t e = 0; e < r->o->e; e++) add_product(&sum, dy[e], y ? y[e] : output(r, e).value);
-    return sum;
+    deltas delta = { { 0.0, 0.0 }, 0.0 };
+    for (int64_t e = 0; e < r->o->e; e++) {
+        const oracle_sum own = y ? (oracle_sum){ y[e], 0.0 } : output(r, e);
+        add_product(&delta.sum, dy[e], own.value);
+        delta.off += fabs(dy[e]) * own.terms;
+    }
+    return delta;
 }
 
 /* The gradients that one query and one key have in common. */
@@ -248,16 +259,17 @@ typedef struct pair {
     double dz, dz_off; /* times scale */
 } pair;
 
-static pair pair_of(const row *r, int64_t s, const double *dy, oracle_sum delta)
+static pair pair_of(const row *r, int64_t s, const double *dy, const deltas *delta)
 {
     const oracle_attention *o = r->o;
     const double scale = scale_of(o), e = (double)o->e, p = r->p[s], keep = r->keep[s];
     oracle_sum dp = { 0.0, 0.0 };
     for (int64_t i = 0; i < o->e; i++) add_product(&dp, dy[i], r->v[s * o->e + i]);
-    const double inner = keep * dp.value - delta.value, both = keep * dp.terms + delta.terms;
+    const double inner = keep * dp.value - delta->sum.value;
+    const double both = (e + 3.0) * (keep * dp.terms + delta->sum.terms) + delta->off;
     const double faded = p * r->back_off[s] + FADE;
     return (pair){ p * keep, keep * (faded + 2.0 * p), scale * p * inner,
-                   fabs(scale) * (fabs(inner) * (faded + 4.0 * p) + p * (e + 3.0) * both) };
+                   fabs(scale) * (fabs(inner) * (faded + 4.0 * p) + p * both) };
 }
 
 typedef struct sums {
@@ -297,10 +309,10 @@ void oracle_attention_backward(const oracle_attention *o, oracle_sum *dq, oracle
     for (int64_t i = 0; i < rows; i++) {
         const double *dy = o->dy + i * o->e;
         go_to(&r, i);
-        const oracle_sum delta = delta_of(&r, o->y ? o->y + i * o->e : NULL, dy);
+        const deltas delta = delta_of(&r, o->y ? o->y + i * o->e : NULL, dy);
         for (int64_t s = 0; s < o->keys && r.sees; s++) {
             if (causal_hides(o, r.query, s)) continue;
-            const pair found = pair_of(&r, s, dy, delta);
+            const pair found = pair_of(&r, s, dy, &delta);
             add_pair(&r, s, &found, dy, &to);
         }
     }

@@ -905,7 +905,8 @@ static void hide_infinite_value(scene *s)
     infinity_in_a_value(s);
 }
 
-/* G5: a hidden key is not looked at; 0 times NaN or infinity in its value is NaN. */
+/* G5: a key that an i32 mask hides is not looked at, NaN and an added -infinity are NaN, and so is 0
+ * times NaN or infinity in a hidden value. */
 static void attention_passes_nan_of_hidden_values_on(void **state)
 {
     (void)state;
