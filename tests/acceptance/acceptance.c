@@ -23,7 +23,7 @@ static const char usage[] =
     "  --filter TEXT       only cases whose line (op dtype shape options) contains TEXT, or one of "
     "A|B\n"
     "  --every N           every N-th case only: a sample\n"
-    "  --tamper            with ones instead of x and dy on the device: cases have to fail\n"
+    "  --tamper            with ones instead of x, q and dy on the device: cases have to fail\n"
     "  --json FILE         one entry for each case\n";
 
 typedef struct request {
@@ -249,7 +249,7 @@ static void judge(grid_run *g, const grid_case *c, grid_scene *s, const atto_sta
 /* The device computes with other numbers than those that are judged. */
 static void tamper(const grid_scene *s)
 {
-    static const char *const inputs[] = { "x", "dy", "dloss" };
+    static const char *const inputs[] = { "x", "q", "dy", "dloss" };
     for (int i = 0; i < COUNT_OF(inputs); i++)
         if (grid_at(s, inputs[i])) (void)atto_tensor_fill(grid_at(s, inputs[i]), 1.0);
 }
