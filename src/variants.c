@@ -633,6 +633,54 @@ void atto__gather_variant(const atto__gather_knobs *k, atto__variant *out)
     put_knob(&t, "INDEX", k->wide ? 64 : 32);
 }
 
+/* ---- attention ---- */
+
+const atto__attention_tile atto__attention_tiles[ATTO_ATTENTION_TILES] = {
+    { 64, 64, 8 },
+    { 64, 64, 4 },
+    { 32, 32, 4 },
+};
+
+int32_t atto__attention_tile_items(const atto__attention_tile *t)
+{
+    return t->m / t->item_m * (t->n / 4);
+}
+
+/* Two buffers of 16 steps of operands, and the tile. */
+uint64_t atto__attention_tile_bytes(const atto__attention_tile *t)
+{
+    return 4 * (uint64_t)(2 * 16 * (t->m + t->n) + t->m * t->n);
+}
+
+/* Floats of a work-item that stay in registers beside all else. */
+#define ATTENTION_SUMS 160
+
+bool atto__attention_tile_fits(const atto__attention_tile *t, int32_t scores, int32_t columns)
+{
+    return t->item_m == 4 || t->item_m * (4 * scores + columns / (t->n / 4)) <= ATTENTION_SUMS;
+}
+
+void atto__attention_variant(const atto__attention_knobs *k, atto__variant *out)
+{
+    text t = begin(out, "attention.cl", k->kernel, "");
+    put_value(&t, "DTYPE", atto_dtype_name(k->dtype));
+    put_knob(&t, "OUT", k->out);
+    if (strcmp(k->kernel, "atto_attention_delta") == 0) {
+        put_knob(&t, "GROUP", k->group);
+        return;
+    }
+    put_knob(&t, "HEAD", k->head);
+    put_knob(&t, "M", k->tile.m);
+    put_knob(&t, "N", k->tile.n);
+    put_knob(&t, "ITEM_M", k->tile.item_m);
+    put_knob(&t, "GROUP", atto__attention_tile_items(&k->tile));
+    put_knob(&t, "HIDING", k->mask);
+    if (k->mask == 2) put_value(&t, "HIDING_IN", atto_dtype_name(k->mask_dtype));
+    put_knob(&t, "DROPOUT", (int32_t)k->dropout);
+    put_knob(&t, "VECTORS", k->vectors);
+    if (k->loops) put_knob(&t, "UNROLL", 1);
+}
+
 void atto__pool_variant(const atto__pool_knobs *k, atto__variant *out)
 {
     text t = begin(out, "pool.cl", k->kernel, "");
@@ -1254,6 +1302,35 @@ static bool make_gather(const int32_t *v, atto__variant *out)
     return true;
 }
 
+/* Axes: kernel, dtype, head, mask, dropout, vectors, tile. */
+static bool make_attention(const int32_t *v, atto__variant *out)
+{
+    static const char *const kernels[] = { "atto_attention_forward", "atto_attention_keys",
+                                           "atto_attention_queries" };
+    static const int32_t heads[] = { 64, 40, 256 };
+    const atto__attention_knobs knobs = { .kernel = kernels[v[0]],
+                                          .dtype = float_dtypes[v[1]],
+                                          .head = heads[v[2]],
+                                          .out = heads[(v[2] + v[0]) % 3],
+                                          .mask = v[3],
+                                          .mask_dtype = v[5] ? float_dtypes[v[1]] : ATTO_F32,
+                                          .dropout = (atto__dropout_knob)v[4],
+                                          .vectors = v[5] == 1,
+                                          .tile = atto__attention_tiles[v[6]] };
+    if (out) atto__attention_variant(&knobs, out);
+    return true;
+}
+
+/* Axes: dtype. */
+static bool make_attention_delta(const int32_t *v, atto__variant *out)
+{
+    const atto__attention_knobs knobs = {
+        .kernel = "atto_attention_delta", .dtype = float_dtypes[v[0]], .out = 64, .group = 64
+    };
+    if (out) atto__attention_variant(&knobs, out);
+    return true;
+}
+
 /* What is computed: means, maxima, maxima with indices. */
 static atto__pool_knobs pool_knobs(const char *kernel, int32_t what, int32_t dtype, int32_t wide)
 {
@@ -1359,6 +1436,8 @@ static const plan plans[] = {
     { "index_select", 1, { 5 }, make_index_select_order },
     { "index_select", 4, { 3, 2, 2, 2 }, make_index_select_sum },
     { "gather", 4, { 2, 3, 2, 2 }, make_gather },
+    { "attention", 7, { 3, 3, 3, 3, ATTO_DROPOUT_COUNT, 2, ATTO_ATTENTION_TILES }, make_attention },
+    { "attention", 1, { 3 }, make_attention_delta },
 };
 
 /* Pairs of values that no chosen variant has yet. An axis is paired with itself too, so that a

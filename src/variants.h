@@ -314,6 +314,37 @@ typedef struct atto__gather_knobs {
 
 void atto__gather_variant(const atto__gather_knobs *knobs, atto__variant *out);
 
+/* attention.cl: a work-group's scores, and rows of a work-item. */
+typedef struct atto__attention_tile {
+    int32_t m, n, item_m;
+} atto__attention_tile;
+
+/* The first that fits is taken. */
+#define ATTO_ATTENTION_TILES 3
+extern const atto__attention_tile atto__attention_tiles[ATTO_ATTENTION_TILES];
+
+int32_t atto__attention_tile_items(const atto__attention_tile *tile);
+uint64_t atto__attention_tile_bytes(const atto__attention_tile *tile); /* of local memory */
+
+/* Whether a work-item's sums stay in registers: of so many tiles of scores, and of that many columns
+ * that these are multiplied into. Small tiles always fit. */
+bool atto__attention_tile_fits(const atto__attention_tile *tile, int32_t scores, int32_t columns);
+
+typedef struct atto__attention_knobs {
+    const char *kernel; /* "atto_attention_forward" */
+    atto_dtype dtype;
+    int32_t head, out; /* D and E */
+    int32_t mask;      /* 0, 1 i32, 2 numbers that are added, */
+    atto_dtype mask_dtype;
+    atto__dropout_knob dropout;
+    bool vectors;
+    bool loops; /* not unrolled */
+    atto__attention_tile tile;
+    int32_t group; /* delta: work-items of a work-group */
+} atto__attention_knobs;
+
+void atto__attention_variant(const atto__attention_knobs *knobs, atto__variant *out);
+
 /* Loads that a lane of a large window has under way, and runs of a work-item where the window is
  * the image. */
 #define ATTO_POOL_ITEMS 4

@@ -1,1 +1,361 @@
 /* SPDX-License-Identifier: MIT */
+/* attention.cl - attention without a matrix of probabilities in memory.
+ *
+ *   atto_attention_forward   a work-group has ATTO_M queries of a head and goes over its keys: scores,
+ *                            softmax as far as keys have come, their share of y
+ *   atto_attention_delta     the sum of dy * y of each query; work-groups of any size
+ *   atto_attention_keys      dk and dv: a work-group has ATTO_M keys and goes over the queries of all
+ *                            heads that share them, in order
+ *   atto_attention_queries   dq: a work-group has ATTO_M queries and goes over their keys
+ *
+ * Backward computes scores and probabilities again in both of its large kernels: seven products for the
+ * five of one that adds dq up in memory, where the order of sums would be chance. Tiles and knobs:
+ * atto_attention.h.
+ *
+ * Work-groups count heads of all batches first, so that those with most to do under a causal mask start
+ * first.
+ *
+ * Source: Dao et al. 2022, "FlashAttention"; Dao 2023, "FlashAttention-2".
+ */
+#include "atto_attention.h"
+#include "atto_reduce.h"
+
+/* What all large kernels need to know of the call. */
+#define ATTO_SCENE_PARAMETERS                                                                    \
+    , const uint heads, const uint shared, const uint queries, const uint keys, const long seen, \
+        const uint is_causal,                                                                    \
+        const float logit_scale ATTO_HIDING_PARAMETERS ATTO_DROPOUT_PARAMETERS
+
+#define SCENE_OF(b, h)                                                                        \
+    {                                                                                         \
+        queries, keys, seen, is_causal, logit_scale, ((ulong)(b)*heads + (h)) * queries *keys \
+    }
+
+/* Rows of head h of batch b. */
+#define ROWS_OF(t, b, h, count)                                         \
+    {                                                                   \
+        t + t##_at + (b)*t##_step.x + (h)*t##_step.y, t##_step.z, count \
+    }
+
+#define MEMORY                                                    \
+    __local float stage[2 * STAGE] __attribute__((aligned(128))); \
+    __local float tile[ATTO_M * ATTO_N] __attribute__((aligned(128)))
+
+/* ---- rows of a tile: each work-item has one number for each of its own, those side by side fold
+ * theirs ---- */
+
+#if ATTO_NVIDIA >= 70 && ATTO_GROUP >= 32
+/* Lanes of a row differ in bits 0, 1, 3 and, of 16, 4 of their number. */
+#define FOLD_ROWS(v, stage, at, operation)                           \
+    do {                                                             \
+        for (uint i = 0; i < ATTO_ITEM_M; i++) {                     \
+            v[i] = operation(v[i], atto_swap(v[i], 1));              \
+            v[i] = operation(v[i], atto_swap(v[i], 2));              \
+            v[i] = operation(v[i], atto_swap(v[i], 8));              \
+            if (TX > 8) v[i] = operation(v[i], atto_swap(v[i], 16)); \
+        }                                                            \
+    } while (0)
+#else
+#define FOLD_ROWS(v, stage, at, operation)                                                       \
+    do {                                                                                         \
+        for (uint i = 0; i < ATTO_ITEM_M; i++) stage[row_of(at, i) * TX + at.tx] = v[i];         \
+        barrier(CLK_LOCAL_MEM_FENCE);                                                            \
+        for (uint i = 0; i < ATTO_ITEM_M; i++) {                                                 \
+            v[i] = stage[row_of(at, i) * TX];                                                    \
+            for (uint x = 1; x < TX; x++) v[i] = operation(v[i], stage[row_of(at, i) * TX + x]); \
+        }                                                                                        \
+        barrier(CLK_LOCAL_MEM_FENCE);                                                            \
+    } while (0)
+#endif
+
+#if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_attention_forward)
+
+/* Of each row: the largest score yet, and this work-item's part of the sum of e^(score - largest). */
+typedef struct online {
+    float top[ATTO_ITEM_M], sum[ATTO_ITEM_M];
+} online;
+
+/* Scores become e^(score - top), with the top of all scores yet; what stood before is rescaled. */
+ATTO_UNROLLED void exponentiate(online *o, float (*s)[4], float *sums, place at,
+                                __local float *stage)
+{
+    float top[ATTO_ITEM_M];
+#pragma unroll ATTO_UNROLL
+    for (uint i = 0; i < ATTO_ITEM_M; i++)
+        top[i] = fmax(fmax(s[i][0], s[i][1]), fmax(s[i][2], s[i][3]));
+    FOLD_ROWS(top, stage, at, fmax);
+#pragma unroll ATTO_UNROLL
+    for (uint i = 0; i < ATTO_ITEM_M; i++) {
+        const float highest = fmax(top[i], o->top[i]);
+        const float from = highest == -INFINITY ? 0.0f : highest;
+        const float share = attop_exp_share(o->top[i] - from);
+        float sum = o->sum[i] * share;
+#pragma unroll ATTO_UNROLL
+        for (uint j = 0; j < 4; j++) {
+            s[i][j] = attop_exp_share(s[i][j] - from);
+            sum += s[i][j];
+        }
+        o->top[i] = highest;
+        o->sum[i] = sum;
+#pragma unroll ATTO_UNROLL
+        for (uint c = 0; c < SHARE(ATTO_OUT); c++) sums[i * SHARE(ATTO_OUT) + c] *= share;
+    }
+}
+
+__kernel __attribute__((reqd_work_group_size(ATTO_GROUP, 1, 1))) void
+atto_attention_forward(__global const ATTO_T *q, const ulong q_at, const ulong4 q_step,
+                       __global const ATTO_T *k, const ulong k_at, const ulong4 k_step,
+                       __global const ATTO_T *v, const ulong v_at, const ulong4 v_step,
+                       __global ATTO_T *y, const ulong y_at, const ulong4 y_step,
+                       __global float *lse, const ulong lse_at, const ulong4 lse_step,
+                       const uint has_lse, const uint batches ATTO_SCENE_PARAMETERS)
+{
+    MEMORY;
+    const place at = place_of_item();
+    const uint tiles = (queries + ATTO_M - 1) / ATTO_M, all = batches * heads;
+    const uint m0 = (tiles - 1 - (uint)(get_group_id(0) / all)) * ATTO_M;
+    const uint head = get_group_id(0) % all, b = head / heads, h = head % heads;
+    const rows of_q = ROWS_OF(q, b, h, queries), of_k = ROWS_OF(k, b, h / shared, keys);
+    const rows of_v = ROWS_OF(v, b, h / shared, keys);
+    const scene c = SCENE_OF(b, h);
+    const mask m = MASK_OF(b, h);
+    const uint end = keys_seen(&c, min(m0 + ATTO_M, queries) - 1);
+    online o;
+    float sums[ATTO_ITEM_M * SHARE(ATTO_OUT)];
+#pragma unroll ATTO_UNROLL
+    for (uint i = 0; i < ATTO_ITEM_M; i++) {
+        o.top[i] = -INFINITY;
+        o.sum[i] = 0.0f;
+    }
+#pragma unroll ATTO_UNROLL
+    for (uint i = 0; i < ATTO_ITEM_M * SHARE(ATTO_OUT); i++) sums[i] = 0.0f;
+#pragma unroll 1
+    for (uint n0 = 0; n0 < end; n0 += ATTO_N) {
+        float s[ATTO_ITEM_M][4];
+        score(of_q, m0, of_k, n0, ATTO_HEAD, at, stage, s);
+#pragma unroll ATTO_UNROLL
+        for (uint i = 0; i < ATTO_ITEM_M; i++) {
+            const uint query = m0 + row_of(at, i), sees = keys_seen(&c, query);
+#pragma unroll ATTO_UNROLL
+            for (uint j = 0; j < 4; j++)
+                s[i][j] = masked(&c, &m, query, n0 + at.tx * 4 + j, sees, s[i][j]);
+        }
+        exponentiate(&o, s, sums, at, stage);
+#if ATTO_DROPOUT
+#pragma unroll ATTO_UNROLL
+        for (uint i = 0; i < ATTO_ITEM_M; i++) {
+            const uint kept = kept_keys(&c, ATTO_MASK, m0 + row_of(at, i), n0 + at.tx * 4);
+#pragma unroll ATTO_UNROLL
+            for (uint j = 0; j < 4; j++)
+                s[i][j] = atto_drop_if(kept >> j & 1, s[i][j], ATTO_MASK.scale);
+        }
+#endif
+        put_tile(s, at, tile);
+        weigh(tile, of_v, n0, ATTO_OUT, at, stage, sums);
+    }
+    FOLD_ROWS(o.sum, stage, at, ATTO_ADD);
+    float inverse[ATTO_ITEM_M];
+#pragma unroll ATTO_UNROLL
+    for (uint i = 0; i < ATTO_ITEM_M; i++) {
+        const uint query = m0 + row_of(at, i);
+        inverse[i] = 1.0f / o.sum[i];
+        if (o.sum[i] == 0.0f) { /* no key was seen: whatever v is there */
+            inverse[i] = 0.0f;
+#pragma unroll ATTO_UNROLL
+            for (uint e = 0; e < SHARE(ATTO_OUT); e++) sums[i * SHARE(ATTO_OUT) + e] = 0.0f;
+        }
+        if (has_lse && at.tx == 0 && query < queries)
+            lse[lse_at + b * lse_step.x + h * lse_step.y + query * lse_step.z] =
+                o.sum[i] == 0.0f ? INFINITY : o.top[i] + log(o.sum[i]);
+    }
+    store_sums(y + y_at + b * y_step.x + h * y_step.y, y_step.z, m0, queries, ATTO_OUT, at, inverse,
+               0, sums);
+}
+#endif
+
+#if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_attention_delta)
+
+/* Work-items of a query. */
+#define ATTO_ACROSS 8
+
+/* delta is [batches, heads, queries]; count of its elements. */
+__kernel __attribute__((reqd_work_group_size(ATTO_GROUP, 1, 1))) void
+atto_attention_delta(__global const ATTO_T *y, const ulong y_at, const ulong4 y_step,
+                     __global const ATTO_T *dy, const ulong dy_at, const ulong4 dy_step,
+                     __global float *delta, const ulong delta_at, const uint heads,
+                     const uint queries, const ulong count)
+{
+    __local float parts[ATTO_GROUP];
+    const uint item = get_local_id(0);
+    const size_t number = get_group_id(0) * (size_t)(ATTO_GROUP / ATTO_ACROSS) + item / ATTO_ACROSS;
+    float sum = 0.0f;
+    if (number < count) {
+        const size_t query = number % queries, head = number / queries;
+        const size_t h = head % heads, b = head / heads;
+        y += y_at + b * y_step.x + h * y_step.y + query * y_step.z;
+        dy += dy_at + b * dy_step.x + h * dy_step.y + query * dy_step.z;
+        for (uint e = item % ATTO_ACROSS; e < ATTO_OUT; e += ATTO_ACROSS)
+            sum = fma(atto_load(y, e), atto_load(dy, e), sum);
+    }
+    parts[item] = sum;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (item % ATTO_ACROSS != 0 || number >= count) return;
+    for (uint e = 1; e < ATTO_ACROSS; e++) sum += parts[item + e];
+    delta[delta_at + number] = sum;
+}
+#endif
+
+/* ---- backward ---- */
+
+/* From scores and the products of dy and v: p, as dropout leaves it, and the gradient of scores, in
+ * place. kept: bit of each key that dropout keeps. */
+static inline void differentiate(float lse, float delta, uint kept, float drop, float *z, float *d)
+{
+    const float p = attop_exp_share(*z - lse);
+#if ATTO_DROPOUT
+    *d = atto_drop_if(kept, *d, drop);
+    *z = atto_drop_if(kept, p, drop);
+#else
+    *z = p;
+#endif
+    *d = p * (*d - delta);
+}
+
+#if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_attention_keys)
+__kernel __attribute__((reqd_work_group_size(ATTO_GROUP, 1, 1))) void atto_attention_keys(
+    __global const ATTO_T *q, const ulong q_at, const ulong4 q_step, __global const ATTO_T *k,
+    const ulong k_at, const ulong4 k_step, __global const ATTO_T *v, const ulong v_at,
+    const ulong4 v_step, __global const ATTO_T *dy, const ulong dy_at, const ulong4 dy_step,
+    __global const float *lse, const ulong lse_at, const ulong4 lse_step,
+    __global const float *delta, const ulong delta_at, __global ATTO_T *dk, const ulong dk_at,
+    const ulong4 dk_step, __global ATTO_T *dv, const ulong dv_at, const ulong4 dv_step,
+    const uint wanted, const uint add, const uint batches ATTO_SCENE_PARAMETERS)
+{
+    MEMORY;
+    const place at = place_of_item();
+    const uint all = batches * (heads / shared);
+    const uint m0 = (uint)(get_group_id(0) / all) * ATTO_M;
+    const uint head = get_group_id(0) % all, b = head / (heads / shared);
+    const uint g = head % (heads / shared);
+    const rows of_k = ROWS_OF(k, b, g, keys), of_v = ROWS_OF(v, b, g, keys);
+    float of_dk[ATTO_ITEM_M * SHARE(ATTO_HEAD)], of_dv[ATTO_ITEM_M * SHARE(ATTO_OUT)];
+#pragma unroll ATTO_UNROLL
+    for (uint i = 0; i < ATTO_ITEM_M * SHARE(ATTO_HEAD); i++) of_dk[i] = 0.0f;
+#pragma unroll ATTO_UNROLL
+    for (uint i = 0; i < ATTO_ITEM_M * SHARE(ATTO_OUT); i++) of_dv[i] = 0.0f;
+    const long first = is_causal ? (long)m0 + 1 - seen : 0; /* query that sees key m0 */
+    const uint begin = first <= 0 ? 0 : first < queries ? (uint)first / ATTO_N * ATTO_N : queries;
+#pragma unroll 1
+    for (uint h = g * shared; h < (g + 1) * shared; h++) {
+        const rows of_q = ROWS_OF(q, b, h, queries), of_dy = ROWS_OF(dy, b, h, queries);
+        const scene c = SCENE_OF(b, h);
+        const mask m = MASK_OF(b, h);
+        __global const float *lse_row = lse + lse_at + b * lse_step.x + h * lse_step.y;
+        __global const float *delta_row = delta + delta_at + ((size_t)b * heads + h) * queries;
+#pragma unroll 1
+        for (uint n0 = begin; n0 < queries; n0 += ATTO_N) {
+            float s[ATTO_ITEM_M][4], d[ATTO_ITEM_M][4];
+            score(of_k, m0, of_q, n0, ATTO_HEAD, at, stage, s);
+            score(of_v, m0, of_dy, n0, ATTO_OUT, at, stage, d);
+#pragma unroll ATTO_UNROLL
+            for (uint j = 0; j < 4; j++) {
+                const uint query = n0 + at.tx * 4 + j, sees = keys_seen(&c, query);
+                const uint exists = query < queries;
+                const float row_lse = exists ? lse_row[query * lse_step.z] : INFINITY;
+                const float row_delta = exists ? delta_row[query] : 0.0f;
+#pragma unroll ATTO_UNROLL
+                for (uint i = 0; i < ATTO_ITEM_M; i += 4) {
+                    uint kept = 15;
+                    float drop = 1.0f;
+#if ATTO_DROPOUT
+                    kept = kept_keys(&c, ATTO_MASK, query, m0 + row_of(at, i));
+                    drop = ATTO_MASK.scale;
+#endif
+#pragma unroll ATTO_UNROLL
+                    for (uint e = 0; e < 4; e++) {
+                        s[i + e][j] =
+                            masked(&c, &m, query, m0 + row_of(at, i + e), sees, s[i + e][j]);
+                        differentiate(row_lse, row_delta, kept >> e & 1, drop, &s[i + e][j],
+                                      &d[i + e][j]);
+                    }
+                }
+            }
+            put_tile(s, at, tile);
+            weigh(tile, of_dy, n0, ATTO_OUT, at, stage, of_dv);
+            put_tile(d, at, tile);
+            weigh(tile, of_q, n0, ATTO_HEAD, at, stage, of_dk);
+        }
+    }
+    float factor[ATTO_ITEM_M], one[ATTO_ITEM_M];
+#pragma unroll ATTO_UNROLL
+    for (uint i = 0; i < ATTO_ITEM_M; i++) {
+        factor[i] = logit_scale;
+        one[i] = 1.0f;
+    }
+    if (wanted & 1)
+        store_sums(dk + dk_at + b * dk_step.x + g * dk_step.y, dk_step.z, m0, keys, ATTO_HEAD, at,
+                   factor, add & 1, of_dk);
+    if (wanted & 2)
+        store_sums(dv + dv_at + b * dv_step.x + g * dv_step.y, dv_step.z, m0, keys, ATTO_OUT, at,
+                   one, add & 2, of_dv);
+}
+#endif
+
+#if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_attention_queries)
+__kernel __attribute__((reqd_work_group_size(ATTO_GROUP, 1, 1))) void atto_attention_queries(
+    __global const ATTO_T *q, const ulong q_at, const ulong4 q_step, __global const ATTO_T *k,
+    const ulong k_at, const ulong4 k_step, __global const ATTO_T *v, const ulong v_at,
+    const ulong4 v_step, __global const ATTO_T *dy, const ulong dy_at, const ulong4 dy_step,
+    __global const float *lse, const ulong lse_at, const ulong4 lse_step,
+    __global const float *delta, const ulong delta_at, __global ATTO_T *dq, const ulong dq_at,
+    const ulong4 dq_step, const uint add, const uint batches ATTO_SCENE_PARAMETERS)
+{
+    MEMORY;
+    const place at = place_of_item();
+    const uint tiles = (queries + ATTO_M - 1) / ATTO_M, all = batches * heads;
+    const uint m0 = (tiles - 1 - (uint)(get_group_id(0) / all)) * ATTO_M;
+    const uint head = get_group_id(0) % all, b = head / heads, h = head % heads;
+    const rows of_q = ROWS_OF(q, b, h, queries), of_dy = ROWS_OF(dy, b, h, queries);
+    const rows of_k = ROWS_OF(k, b, h / shared, keys), of_v = ROWS_OF(v, b, h / shared, keys);
+    const scene c = SCENE_OF(b, h);
+    const mask m = MASK_OF(b, h);
+    const uint end = keys_seen(&c, min(m0 + ATTO_M, queries) - 1);
+    float row_lse[ATTO_ITEM_M], row_delta[ATTO_ITEM_M], factor[ATTO_ITEM_M];
+    float sums[ATTO_ITEM_M * SHARE(ATTO_HEAD)];
+#pragma unroll ATTO_UNROLL
+    for (uint i = 0; i < ATTO_ITEM_M; i++) {
+        const uint query = m0 + row_of(at, i), exists = query < queries;
+        row_lse[i] =
+            exists ? lse[lse_at + b * lse_step.x + h * lse_step.y + query * lse_step.z] : INFINITY;
+        row_delta[i] = exists ? delta[delta_at + ((size_t)b * heads + h) * queries + query] : 0.0f;
+        factor[i] = logit_scale;
+    }
+#pragma unroll ATTO_UNROLL
+    for (uint i = 0; i < ATTO_ITEM_M * SHARE(ATTO_HEAD); i++) sums[i] = 0.0f;
+#pragma unroll 1
+    for (uint n0 = 0; n0 < end; n0 += ATTO_N) {
+        float s[ATTO_ITEM_M][4], d[ATTO_ITEM_M][4];
+        score(of_q, m0, of_k, n0, ATTO_HEAD, at, stage, s);
+        score(of_dy, m0, of_v, n0, ATTO_OUT, at, stage, d);
+#pragma unroll ATTO_UNROLL
+        for (uint i = 0; i < ATTO_ITEM_M; i++) {
+            const uint query = m0 + row_of(at, i), sees = keys_seen(&c, query);
+            uint kept = 15;
+            float drop = 1.0f;
+#if ATTO_DROPOUT
+            kept = kept_keys(&c, ATTO_MASK, query, n0 + at.tx * 4);
+            drop = ATTO_MASK.scale;
+#endif
+#pragma unroll ATTO_UNROLL
+            for (uint j = 0; j < 4; j++) {
+                s[i][j] = masked(&c, &m, query, n0 + at.tx * 4 + j, sees, s[i][j]);
+                differentiate(row_lse[i], row_delta[i], kept >> j & 1, drop, &s[i][j], &d[i][j]);
+            }
+        }
+        put_tile(d, at, tile);
+        weigh(tile, of_k, n0, ATTO_HEAD, at, stage, sums);
+    }
+    store_sums(dq + dq_at + b * dq_step.x + h * dq_step.y, dq_step.z, m0, queries, ATTO_HEAD, at,
+               factor, add, sums);
+}
+#endif
