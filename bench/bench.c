@@ -49,9 +49,8 @@ static void append_matrix(char *out, size_t size, const bench_matrix *s)
 
 static void append_heads(char *out, size_t size, const bench_heads *s)
 {
-    snprintf(out, size,
-             " %" PRId64 "x%" PRId64 "x%" PRId64 "x%" PRId64 "x%" PRId64 "x%" PRId64, s->batches,
-             s->heads, s->shared, s->queries, s->keys, s->width);
+    snprintf(out, size, " %" PRId64 "x%" PRId64 "x%" PRId64 "x%" PRId64 "x%" PRId64 "x%" PRId64,
+             s->batches, s->heads, s->shared, s->queries, s->keys, s->width);
 }
 
 void bench_case_text(const bench_case *c, char *out, size_t size)

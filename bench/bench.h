@@ -48,7 +48,8 @@ typedef struct bench_heads {
 /* The tensors that rows may use; contents of outputs are undefined. Elementwise rows have the first
  * three, all of one shape. */
 typedef struct bench_tensors {
-    atto_tensor x;   /* [m, k]; of a batch all but b and db have that dimension, too. Of attention x, w,
+    atto_tensor
+        x; /* [m, k]; of a batch all but b and db have that dimension, too. Of attention x, w,
                         b and out, dw, db are q, k, v and results like them, z is y */
     atto_tensor dy;  /* [m, n] */
     atto_tensor out; /* forward [m, n], backward [m, k] */

@@ -44,9 +44,9 @@ static atto_status prepare(atto_device *dev, const bench_row *row, bench_tensors
 #define FLOATS   .default_dtypes = BENCH_FLOATS, .dtypes = BENCH_FLOATS, .prepare = prepare
 #define FORWARD  .pass = "forward", .call = forward, .flops = 4
 #define BACKWARD .pass = "backward", .call = backward, .flops = 10
-#define BOTH(name, ...)                                         \
+#define BOTH(name, ...)                                            \
     { .op = name, FORWARD, .attention = { __VA_ARGS__ }, FLOATS }, \
-    {                                                           \
+    {                                                              \
         .op = name, BACKWARD, .attention = { __VA_ARGS__ }, FLOATS \
     }
 

@@ -229,8 +229,8 @@ static atto_status allocate_heads(bench *b, const bench_case *c, bench_tensors *
     const struct {
         atto_tensor *t;
         atto_shape shape;
-    } parts[] = { { &out->x, q },  { &out->w, k },   { &out->b, k },  { &out->dy, q },
-                  { &out->z, q },  { &out->out, q }, { &out->dw, k }, { &out->db, k } };
+    } parts[] = { { &out->x, q }, { &out->w, k },   { &out->b, k },  { &out->dy, q },
+                  { &out->z, q }, { &out->out, q }, { &out->dw, k }, { &out->db, k } };
     const bool forward = strcmp(c->row->pass, "forward") == 0;
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         const atto_tensor *t = parts[i].t;

@@ -114,8 +114,7 @@ static void put_probabilities(row *r, double top)
     double sum = 0.0, mean = 0.0;
     for (int64_t s = 0; s < keys; s++) sum += r->p[s] = exp(r->z[s] - top);
     for (int64_t s = 0; s < keys; s++)
-        if (r->p[s] > 0.0)
-            mean += r->p[s] / sum * (r->z_off[s] + 2.0 * fabs(r->z[s] - top));
+        if (r->p[s] > 0.0) mean += r->p[s] / sum * (r->z_off[s] + 2.0 * fabs(r->z[s] - top));
     const double sum_off = share(mean) + 6.0 + summed(keys), last = log(sum);
     r->lse = top + last;
     r->lse_off = sum_off + 6.0 * fabs(last) + 2.0 * fabs(top) + 2.0 * fabs(r->lse);

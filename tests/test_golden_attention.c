@@ -49,8 +49,7 @@ static bool read_case(FILE *file)
     c->shape[V] = c->shape[DV] = atto_shape4(o->batches, o->key_heads, o->keys, o->e);
     c->shape[Y] = c->shape[DY] = atto_shape4(o->batches, o->heads, o->queries, o->e);
     for (int i = 0; i < TENSORS; i++) {
-        if (i == DY && o->mask)
-            golden_numbers(file, "mask", c->mask, golden_numel(o->mask_shape));
+        if (i == DY && o->mask) golden_numbers(file, "mask", c->mask, golden_numel(o->mask_shape));
         golden_numbers(file, names[i], c->values[i], golden_numel(c->shape[i]));
     }
     c->o.q = c->values[Q], c->o.k = c->values[K], c->o.v = c->values[V], c->o.dy = c->values[DY];
@@ -134,7 +133,8 @@ static void check_device(const golden_case *c)
 static void golden_attention_matches_device(void **state)
 {
     (void)state;
-    for (int i = 0; i < case_count; i++) check_device(&cases[i]);
+    for (int i = 0; i < case_count; i++)
+        if (!test_in_disguise() || cases[i].o.d == cases[i].o.e) check_device(&cases[i]);
 }
 
 static const struct CMUnitTest tests[] = {

@@ -199,8 +199,7 @@ static void add_pair(const sizes *c, const values *in, const values *size, int64
 static void measure(const sizes *c, const values *in, const values *size)
 {
     const double scale = 1.0 / sqrt((double)c->d), keep = 1.0 / (1.0 - (double)c->dropout);
-    for (int i = Y; i < TENSORS; i++)
-        memset(size->of[i], 0, (size_t)numel(c, i) * sizeof(float));
+    for (int i = Y; i < TENSORS; i++) memset(size->of[i], 0, (size_t)numel(c, i) * sizeof(float));
     for (int64_t row = 0; row < c->batches * c->heads * c->queries; row++) {
         const int64_t head = row / c->queries, batch = head / c->heads;
         const int64_t shared = batch * c->shared + head % c->heads / (c->heads / c->shared);
@@ -218,8 +217,8 @@ static void measure(const sizes *c, const values *in, const values *size)
 
 /* Sums in another order differ by their roundings, as in check_linear, and probabilities by those of
  * their exponents. */
-static double worst_ratio(const sizes *c, const values *got, const values *want,
-                          const values *size, atto_dtype dtype, bool backward)
+static double worst_ratio(const sizes *c, const values *got, const values *want, const values *size,
+                          atto_dtype dtype, bool backward)
 {
     const double roundings = 0x1p-23 * (double)(c->keys + c->queries + c->d + c->e + 256);
     double worst = 0;
@@ -227,8 +226,8 @@ static double worst_ratio(const sizes *c, const values *got, const values *want,
         for (int64_t i = 0; i < numel(c, which); i++) {
             const float have = got->of[which][i], wanted = want->of[which][i];
             const double of = isfinite(size->of[which][i]) ? (double)size->of[which][i] : 0.0;
-            const double ratio = check_element(dtype_of(c, which, dtype), have, wanted,
-                                               roundings * (1.0 + of));
+            const double ratio =
+                check_element(dtype_of(c, which, dtype), have, wanted, roundings * (1.0 + of));
             if (!(ratio <= worst)) worst = isfinite(ratio) ? ratio : INFINITY;
         }
     return worst;
