@@ -26,6 +26,13 @@
         const uint is_causal,                                                                    \
         const float logit_scale ATTO_HIDING_PARAMETERS ATTO_DROPOUT_PARAMETERS
 
+/* What dropout scales by; nothing where there is none. */
+#if ATTO_DROPOUT
+#define DROP_SCALE ATTO_MASK.scale
+#else
+#define DROP_SCALE 1.0f
+#endif
+
 #define SCENE_OF(b, h)                                                                        \
     {                                                                                         \
         queries, keys, seen, is_causal, logit_scale, ((ulong)(b)*heads + (h)) * queries *keys \
@@ -207,18 +214,36 @@ atto_attention_delta(__global const ATTO_T *y, const ulong y_at, const ulong4 y_
 
 /* ---- backward ---- */
 
-/* From scores and the products of dy and v: p, as dropout leaves it, and the gradient of scores, in
- * place. kept: bit of each key that dropout keeps. */
-static inline void differentiate(float lse, float delta, uint kept, float drop, float *z, float *d)
+/* Rows of lse and delta of a head. */
+typedef struct row_sums {
+    __global const float *lse, *delta;
+    ulong step; /* of lse */
+} row_sums;
+
+#define ROW_SUMS_OF(b, h)                                                      \
+    {                                                                          \
+        lse + lse_at + (b)*lse_step.x + (h)*lse_step.y,                        \
+            delta + delta_at + ((size_t)(b)*heads + (h)) * queries, lse_step.z \
+    }
+
+/* Of a query that is not there: one whose probabilities are 0. */
+static inline float lse_of(const scene *c, const row_sums *r, uint query)
 {
-    const float p = attop_exp_share(*z - lse);
+    return query < c->queries ? r->lse[query * r->step] : INFINITY;
+}
+
+static inline float delta_of(const scene *c, const row_sums *r, uint query)
+{
+    return query < c->queries ? r->delta[query] : 0.0f;
+}
+
+/* The gradient of a score: p its probability, d that of the dropped one. */
+static inline float of_score(float p, float d, float delta, uint kept, float scale)
+{
 #if ATTO_DROPOUT
-    *d = atto_drop_if(kept, *d, drop);
-    *z = atto_drop_if(kept, p, drop);
-#else
-    *z = p;
+    d = atto_drop_if(kept, d, scale);
 #endif
-    *d = p * (*d - delta);
+    return p * (d - delta);
 }
 
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_attention_keys)
@@ -250,38 +275,45 @@ __kernel __attribute__((reqd_work_group_size(ATTO_GROUP, 1, 1))) void atto_atten
         const rows of_q = ROWS_OF(q, b, h, queries), of_dy = ROWS_OF(dy, b, h, queries);
         const scene c = SCENE_OF(b, h);
         const mask m = MASK_OF(b, h);
-        __global const float *lse_row = lse + lse_at + b * lse_step.x + h * lse_step.y;
-        __global const float *delta_row = delta + delta_at + ((size_t)b * heads + h) * queries;
+        const row_sums of_rows = ROW_SUMS_OF(b, h);
 #pragma unroll 1
         for (uint n0 = begin; n0 < queries; n0 += ATTO_N) {
             float s[ATTO_ITEM_M][4], d[ATTO_ITEM_M][4];
             score(of_k, m0, of_q, n0, ATTO_HEAD, at, stage, s);
-            score(of_v, m0, of_dy, n0, ATTO_OUT, at, stage, d);
+            uint kept = 0; /* bit i * 4 + j */
 #pragma unroll ATTO_UNROLL
             for (uint j = 0; j < 4; j++) {
                 const uint query = n0 + at.tx * 4 + j, sees = keys_seen(&c, query);
-                const uint exists = query < queries;
-                const float row_lse = exists ? lse_row[query * lse_step.z] : INFINITY;
-                const float row_delta = exists ? delta_row[query] : 0.0f;
+                const float top = lse_of(&c, &of_rows, query);
+#pragma unroll ATTO_UNROLL
+                for (uint i = 0; i < ATTO_ITEM_M; i++)
+                    s[i][j] = attop_exp_share(
+                        masked(&c, &m, query, m0 + row_of(at, i), sees, s[i][j]) - top);
+#if ATTO_DROPOUT
 #pragma unroll ATTO_UNROLL
                 for (uint i = 0; i < ATTO_ITEM_M; i += 4) {
-                    uint kept = 15;
-                    float drop = 1.0f;
-#if ATTO_DROPOUT
-                    kept = kept_keys(&c, ATTO_MASK, query, m0 + row_of(at, i));
-                    drop = ATTO_MASK.scale;
-#endif
+                    const uint keys_kept = kept_keys(&c, ATTO_MASK, query, m0 + row_of(at, i));
 #pragma unroll ATTO_UNROLL
                     for (uint e = 0; e < 4; e++) {
-                        s[i + e][j] =
-                            masked(&c, &m, query, m0 + row_of(at, i + e), sees, s[i + e][j]);
-                        differentiate(row_lse, row_delta, kept >> e & 1, drop, &s[i + e][j],
-                                      &d[i + e][j]);
+                        kept |= (keys_kept >> e & 1) << ((i + e) * 4 + j);
+                        d[i + e][j] =
+                            atto_drop_if(keys_kept >> e & 1, s[i + e][j], ATTO_MASK.scale);
                     }
                 }
+#endif
             }
-            put_tile(s, at, tile);
+            put_tile(ATTO_DROPOUT ? d : s, at, tile);
             weigh(tile, of_dy, n0, ATTO_OUT, at, stage, of_dv);
+            score(of_v, m0, of_dy, n0, ATTO_OUT, at, stage, d);
+            if (!ATTO_DROPOUT)
+                get_tile(s, at, tile); /* registers for the product were worth more */
+#pragma unroll ATTO_UNROLL
+            for (uint j = 0; j < 4; j++) {
+                const float sum = delta_of(&c, &of_rows, n0 + at.tx * 4 + j);
+#pragma unroll ATTO_UNROLL
+                for (uint i = 0; i < ATTO_ITEM_M; i++)
+                    d[i][j] = of_score(s[i][j], d[i][j], sum, kept >> (i * 4 + j) & 1, DROP_SCALE);
+            }
             put_tile(d, at, tile);
             weigh(tile, of_q, n0, ATTO_HEAD, at, stage, of_dk);
         }
@@ -320,14 +352,13 @@ __kernel __attribute__((reqd_work_group_size(ATTO_GROUP, 1, 1))) void atto_atten
     const scene c = SCENE_OF(b, h);
     const mask m = MASK_OF(b, h);
     const uint end = keys_seen(&c, min(m0 + ATTO_M, queries) - 1);
-    float row_lse[ATTO_ITEM_M], row_delta[ATTO_ITEM_M], factor[ATTO_ITEM_M];
+    const row_sums of_rows = ROW_SUMS_OF(b, h);
+    float top[ATTO_ITEM_M], sum[ATTO_ITEM_M], factor[ATTO_ITEM_M];
     float sums[ATTO_ITEM_M * SHARE(ATTO_HEAD)];
 #pragma unroll ATTO_UNROLL
     for (uint i = 0; i < ATTO_ITEM_M; i++) {
-        const uint query = m0 + row_of(at, i), exists = query < queries;
-        row_lse[i] =
-            exists ? lse[lse_at + b * lse_step.x + h * lse_step.y + query * lse_step.z] : INFINITY;
-        row_delta[i] = exists ? delta[delta_at + ((size_t)b * heads + h) * queries + query] : 0.0f;
+        top[i] = lse_of(&c, &of_rows, m0 + row_of(at, i));
+        sum[i] = delta_of(&c, &of_rows, m0 + row_of(at, i));
         factor[i] = logit_scale;
     }
 #pragma unroll ATTO_UNROLL
@@ -336,21 +367,26 @@ __kernel __attribute__((reqd_work_group_size(ATTO_GROUP, 1, 1))) void atto_atten
     for (uint n0 = 0; n0 < end; n0 += ATTO_N) {
         float s[ATTO_ITEM_M][4], d[ATTO_ITEM_M][4];
         score(of_q, m0, of_k, n0, ATTO_HEAD, at, stage, s);
-        score(of_dy, m0, of_v, n0, ATTO_OUT, at, stage, d);
 #pragma unroll ATTO_UNROLL
         for (uint i = 0; i < ATTO_ITEM_M; i++) {
             const uint query = m0 + row_of(at, i), sees = keys_seen(&c, query);
-            uint kept = 15;
-            float drop = 1.0f;
+#pragma unroll ATTO_UNROLL
+            for (uint j = 0; j < 4; j++)
+                s[i][j] = attop_exp_share(masked(&c, &m, query, n0 + at.tx * 4 + j, sees, s[i][j]) -
+                                          top[i]);
+        }
+        put_tile(s, at, tile); /* registers for the product are worth more */
+        score(of_dy, m0, of_v, n0, ATTO_OUT, at, stage, d);
+        get_tile(s, at, tile);
+#pragma unroll ATTO_UNROLL
+        for (uint i = 0; i < ATTO_ITEM_M; i++) {
+            uint kept = 0;
 #if ATTO_DROPOUT
-            kept = kept_keys(&c, ATTO_MASK, query, n0 + at.tx * 4);
-            drop = ATTO_MASK.scale;
+            kept = kept_keys(&c, ATTO_MASK, m0 + row_of(at, i), n0 + at.tx * 4);
 #endif
 #pragma unroll ATTO_UNROLL
-            for (uint j = 0; j < 4; j++) {
-                s[i][j] = masked(&c, &m, query, n0 + at.tx * 4 + j, sees, s[i][j]);
-                differentiate(row_lse[i], row_delta[i], kept >> j & 1, drop, &s[i][j], &d[i][j]);
-            }
+            for (uint j = 0; j < 4; j++)
+                d[i][j] = of_score(s[i][j], d[i][j], sum[i], kept >> j & 1, DROP_SCALE);
         }
         put_tile(d, at, tile);
         weigh(tile, of_k, n0, ATTO_HEAD, at, stage, sums);

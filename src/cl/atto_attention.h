@@ -19,7 +19,7 @@
  *   ATTO_ITEM_M     8        rows of a work-item: 4 or 8
  *   ATTO_HIDING     0        1: i32, where it is 0 hides; 2: numbers that are added
  *   ATTO_HIDING_IN    f32      dtype of those numbers
- *   ATTO_UNROLL     64       1: loops over a work-item's scores and sums stay loops, where these need
+ *   ATTO_UNROLL     256      1: loops over a work-item's scores and sums stay loops, where these need
  *                            not be in registers: on CPUs, whose compilers take long over them
  *   ATTO_DROPOUT             see atto_dropout.h
  *   ATTO_VECTORS             rows of all inputs begin at 16 bytes and are made of whole vectors
@@ -44,7 +44,7 @@
 #define ATTO_ITEM_M 8
 #endif
 #ifndef ATTO_UNROLL
-#define ATTO_UNROLL 64
+#define ATTO_UNROLL 256
 #endif
 #ifndef ATTO_HIDING
 #define ATTO_HIDING 0
@@ -73,7 +73,7 @@
 
 /* Steps of a product in a loop's body: loads of the next ones go before the sums of the last. */
 #ifdef ATTO_NVIDIA
-#define ATTO_STEPS 16
+#define ATTO_STEPS 8
 #elif ATTO_UNROLL > 4
 #define ATTO_STEPS 4
 #else
@@ -96,6 +96,29 @@ static inline place place_of_item(void)
 static inline uint row_of(place at, uint i)
 {
     return i / 4 * (4 * TY) + at.ty * 4 + i % 4;
+}
+
+/* ---- words of local memory ---- */
+
+ATTO_UNROLLED void load_word(__local const float *p, uint word, float *v)
+{
+    if (word == 4) {
+        const float4 four = *(__local const float4 *)p;
+        ATTO_SPLIT_4(four, v);
+    } else if (word == 2) {
+        const float2 two = *(__local const float2 *)p;
+        ATTO_SPLIT_2(two, v);
+    } else {
+        v[0] = *p;
+    }
+}
+
+ATTO_UNROLLED void store_word(__local float *p, uint word, const float *v)
+{
+    if (word == 4)
+        *(__local float4 *)p = (float4)(v[0], v[1], v[2], v[3]);
+    else
+        *p = v[0];
 }
 
 /* ---- rows of a tensor to local memory ---- */
@@ -169,24 +192,12 @@ ATTO_UNROLLED void stash_along(const atto_raw *raw, uint size, uint item, __loca
         atto_widen_unit(raw[i], v);
         if (u >= KZ(size) * across) break;
 #pragma unroll ATTO_UNROLL
-        for (uint e = 0; e < UNIT; e++) to[u * UNIT + e] = v[e];
+        for (uint e = 0; e < UNIT; e += UNIT < 4 ? 1 : 4)
+            store_word(to + u * UNIT + e, UNIT < 4 ? 1 : 4, v + e);
     }
 }
 
 /* ---- products ---- */
-
-ATTO_UNROLLED void load_word(__local const float *p, uint word, float *v)
-{
-    if (word == 4) {
-        const float4 four = *(__local const float4 *)p;
-        ATTO_SPLIT_4(four, v);
-    } else if (word == 2) {
-        const float2 two = *(__local const float2 *)p;
-        ATTO_SPLIT_2(two, v);
-    } else {
-        v[0] = *p;
-    }
-}
 
 /* s[i][j] = sum over d < size of x[m0 + row][d] times y[n0 + column][d]. All work-items pass, and
  * leave, together; nobody reads stage then. */
@@ -250,6 +261,21 @@ ATTO_UNROLLED void put_tile(float (*s)[4], place at, __local float *tile)
         for (uint i = 0; i < ATTO_ITEM_M; i += 4)
             *(__local float4 *)(tile + quad_place(at.tx * 4 + j, row_of(at, i) / 4)) =
                 (float4)(s[i][j], s[i + 1][j], s[i + 2][j], s[i + 3][j]);
+    }
+}
+
+/* The same scores, which each work-item had put there itself. */
+ATTO_UNROLLED void get_tile(float (*s)[4], place at, __local const float *tile)
+{
+#pragma unroll ATTO_UNROLL
+    for (uint j = 0; j < 4; j++) {
+#pragma unroll ATTO_UNROLL
+        for (uint i = 0; i < ATTO_ITEM_M; i += 4) {
+            float v[4];
+            load_word(tile + quad_place(at.tx * 4 + j, row_of(at, i) / 4), 4, v);
+#pragma unroll ATTO_UNROLL
+            for (uint e = 0; e < 4; e++) s[i + e][j] = v[e];
+        }
     }
 }
 
