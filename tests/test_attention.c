@@ -1075,6 +1075,9 @@ static void attention_drops_probabilities(void **state)
                 c.causal = (atto_causal)i;
                 c.add = d == 1;
                 check(&c);
+                c.keys = 48;
+                check(&c);
+                c.keys = 45;
                 c.mask = (mask_form){ .dtype = ATTO_I32, .shape = atto_shape2(37, 45) };
                 if (kind == 0 && meets(ON_HOSTS)) check(&c);
                 c.mask.dtype = ATTO_F32;
@@ -1082,8 +1085,8 @@ static void attention_drops_probabilities(void **state)
             }
 }
 
-/* y = dropout(softmax(z)) beside what the ops of these names make of the same rng; sizes that are
- * no multiples of the four words of a counter. */
+/* y = dropout(softmax(z)) beside what dropout makes of ones by the same rng; numbers of keys that are
+ * a multiple of the four words of a counter and such that are none. */
 static void expect_the_mask_of_dropout(const attention_case *c)
 {
     scene s;
@@ -1121,7 +1124,7 @@ static void attention_drops_what_dropout_would(void **state)
 {
     (void)state;
     for (int kind = 0; kind < 2; kind++)
-        for (int i = 0; i < 3; i++) {
+        for (int i = 0; i < 4; i++) {
             attention_case c =
                 dropping_case(0.3f, kind ? ATTO_RNG_TRITON : ATTO_RNG_PHILOX, ATTO_F32);
             if (!meets(kind == 0 ? ANYWHERE : SELDOM)) continue;
