@@ -210,6 +210,67 @@ typedef struct atto_nll_loss_options {
 ATTO_API atto_status atto_nll_loss_create(atto_device *dev, const atto_nll_loss_options *options,
                                           atto_module **m);
 
+/** Options of MultiheadAttention; zero is PyTorch's default. */
+typedef struct atto_multihead_attention_module_options {
+    float dropout;        /**< of probabilities, in training; 0 to 1 */
+    bool no_bias;         /**< projections lack theirs */
+    bool add_bias_kv;     /**< a learned key and value more, bias_k and bias_v */
+    bool add_zero_attn;   /**< a key and value of zeros more, behind all others */
+    bool batch_first;     /**< inputs are [batch, positions, ...], not [positions, batch, ...] */
+    int64_t kdim, vdim;   /**< features of keys and values; 0 = embed_dim */
+    atto_dtype dtype;     /**< of the parameters; 0 = f32 */
+    uint64_t reserved[4]; /**< must be 0 */
+} atto_multihead_attention_module_options;
+
+/**
+ * Multi-head attention: projections of queries, keys and values, attention of every head, and one
+ * projection of all heads. options may be NULL.
+ *
+ * Parameters, named and drawn as PyTorch's: in_proj_weight [3 E, E], or where kdim or vdim differs from
+ * E q_proj_weight [E, E], k_proj_weight [E, kdim] and v_proj_weight [E, vdim]; in_proj_bias [3 E];
+ * bias_k and bias_v [1, 1, E]; out_proj.weight [E, E]; out_proj.bias [E]. E is embed_dim.
+ *
+ * atto_apply gives the attention of x with itself; atto_multihead_attention has the rest.
+ *
+ * Returns ATTO_E_NULL; ATTO_E_SHAPE: embed_dim, num_heads, kdim or vdim is not above 0, embed_dim is no
+ *         multiple of num_heads, a head has over 256 features; ATTO_E_ARGUMENT: dropout outside [0,
+ *         1], a reserved word not 0; ATTO_E_DTYPE, ATTO_E_MEMORY, ATTO_E_BACKEND, ATTO_E_LOST
+ * Source  Vaswani et al. 2017, "Attention Is All You Need"; PyTorch 2.11 torch.nn.MultiheadAttention
+ */
+ATTO_API atto_status atto_multihead_attention_create(
+    atto_device *dev, int64_t embed_dim, int64_t num_heads,
+    const atto_multihead_attention_module_options *options, atto_module **m);
+
+/** Options of atto_multihead_attention; zero, and NULL for the struct, is no mask and no weights. */
+typedef struct atto_multihead_attention_options {
+    /** Keys that no query sees: [N, S], or [S] beside unbatched inputs. i32: not 0 hides, as PyTorch's
+     * True does (in attocl/attention.h it is 0 that hides); f32 or like the inputs: added to scores.
+     * NULL = none */
+    const atto_var *key_padding_mask;
+    /** What queries do not see, in the same forms: [T, S] or [N * heads, T, S]. NULL = none */
+    const atto_var *attn_mask;
+    atto_causal
+        causal; /**< hides keys as well; keys that add_bias_kv and add_zero_attn add stay seen */
+    /** Gets the probabilities, as dropout leaves them: [N, T, S], the mean over heads, or with each_head
+     * [N, heads, T, S]; S counts added keys, and N is missing beside unbatched inputs. They take
+     * memory that attention alone does not. NULL = not wanted */
+    atto_var *weights;
+    bool each_head;       /**< PyTorch's average_attn_weights=False */
+    uint64_t reserved[4]; /**< must be 0 */
+} atto_multihead_attention_options;
+
+/**
+ * The module's attention of T queries to S keys and values, in a scope of its own.
+ *
+ * query is [T, N, E], key [S, N, kdim], value [S, N, vdim], with batch_first [N, T, E] and so on, or
+ * unbatched [T, E]; the result is like query. A query that sees no key gets out_proj.bias, and has no
+ * part in gradients, where PyTorch's is NaN. Errors go to the tape: ATTO_E_NULL, ATTO_E_ARGUMENT (m is
+ * another module), ATTO_E_SHAPE, ATTO_E_DTYPE.
+ */
+ATTO_API atto_var atto_multihead_attention(atto_tape *tape, atto_module *m, atto_var query,
+                                           atto_var key, atto_var value,
+                                           const atto_multihead_attention_options *options);
+
 /** Options of Embedding; zero is PyTorch's default. */
 typedef struct atto_embedding_module_options {
     bool has_padding;     /**< padding holds */

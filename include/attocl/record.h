@@ -116,8 +116,14 @@ ATTO_API atto_var atto_number_binary(atto_tape *tape, atto_binary_kind kind, flo
  * gradients. */
 ATTO_API atto_var atto_where(atto_tape *tape, atto_var cond, atto_var a, atto_var b);
 
-/** a and b of any dtype; the result is i32, 1 or 0, and has no gradient. */
+/** value where mask, which is i32, is not 0, else x, f32, f16 or bf16; both broadcast, x gets a
+ * gradient. */
+ATTO_API atto_var atto_masked_fill(atto_tape *tape, atto_var x, atto_var mask, float value);
+
+/** a and b of any dtype; the result is i32, 1 or 0, and has no gradient. With a number, beside integers a
+ * whole one: atto_compare_number. */
 ATTO_API atto_var atto_compare(atto_tape *tape, atto_compare_kind kind, atto_var a, atto_var b);
+ATTO_API atto_var atto_compare_number(atto_tape *tape, atto_compare_kind kind, atto_var a, float b);
 
 /* atto_add(tape, a, b), atto_mul, atto_maximum, ... */
 #define X(NAME, name, gradient)                                                 \

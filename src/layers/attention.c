@@ -166,7 +166,7 @@ atto_var atto_scaled_dot_product_attention(atto_tape *tape, atto_var q, atto_var
                                      { .field = FIELD(v), .v = v },
                                      { .field = FIELD(mask), .v = masked ? *options->mask : q } };
     const atto__result results[] = {
-        { .field = FIELD(y), .dtype = tq->dtype, .shape = output_shape(tq, tv) },
+        { .field = FIELD(y), .dtype = tq->dtype, .shape = output_shape(tq, tv), .like = tq },
         { .field = FIELD(lse), .dtype = ATTO_F32, .shape = lse_shape(tq), .only_saved = true },
     };
     return atto__record_op(tape, ATTO_OP_ATTENTION, &args, inputs, masked ? 4 : 3, results, 2);

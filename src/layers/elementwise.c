@@ -434,6 +434,23 @@ atto_var atto_where(atto_tape *tape, atto_var cond, atto_var a, atto_var b)
                            offsetof(struct atto_where_args, y), 0);
 }
 
+atto_var atto_masked_fill(atto_tape *tape, atto_var x, atto_var mask, float value)
+{
+    struct atto_where_args args = { .value = value };
+    const atto__binding inputs[] = { { .field = offsetof(struct atto_where_args, cond), .v = mask },
+                                     { .field = offsetof(struct atto_where_args, b), .v = x } };
+    return record_together(tape, ATTO_OP_WHERE, &args, inputs, 2,
+                           offsetof(struct atto_where_args, y), 0);
+}
+
+atto_var atto_compare_number(atto_tape *tape, atto_compare_kind kind, atto_var a, float b)
+{
+    struct atto_compare_args args = { .kind = kind, .value = b };
+    const atto__binding input = { .field = offsetof(struct atto_compare_args, a), .v = a };
+    return record_together(tape, ATTO_OP_COMPARE, &args, &input, 1,
+                           offsetof(struct atto_compare_args, y), ATTO_I32);
+}
+
 atto_var atto_compare(atto_tape *tape, atto_compare_kind kind, atto_var a, atto_var b)
 {
     struct atto_compare_args args = { .kind = kind };

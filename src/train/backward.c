@@ -14,9 +14,13 @@ atto_status atto__accumulate(atto_device *dev, const atto_tensor *dst, const att
     return atto_act_backward(dev, &a);
 }
 
-/* A tensor like the value without gaps: channels_last if it is, else row-major. */
+/* A tensor like the value without gaps: heads side by side or channels_last if it is, else row-major.
+ */
 static atto_status alloc_like(atto_device *dev, const atto_tensor *t, atto_tensor *out)
 {
+    const int32_t last = t->rank - 1;
+    if (t->rank == 4 && t->stride[last] == 1)
+        return atto__alloc_ordered(dev, t->dtype, atto_shape_of(t->rank, t->shape), t, out);
     return atto__alloc_innermost(dev, t->dtype, atto_shape_of(t->rank, t->shape),
                                  atto__view_innermost(t), out);
 }

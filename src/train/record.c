@@ -88,14 +88,48 @@ atto_status atto__alloc_innermost(atto_device *dev, atto_dtype dtype, atto_shape
     return atto_tensor_permute(out, order, out);
 }
 
+/* Dimensions from the largest stride down; false where elements repeat. */
+static bool order_in_memory(const atto_tensor *t, int32_t *order)
+{
+    for (int32_t d = 0; d < t->rank; d++) {
+        int32_t at = d;
+        if (t->stride[d] <= 0) return false;
+        for (; at > 0 && t->stride[order[at - 1]] < t->stride[d]; at--) order[at] = order[at - 1];
+        order[at] = d;
+    }
+    return true;
+}
+
+atto_status atto__alloc_ordered(atto_device *dev, atto_dtype dtype, atto_shape shape,
+                                const atto_tensor *like, atto_tensor *out)
+{
+    int32_t order[ATTO_MAX_RANK], inverse[ATTO_MAX_RANK];
+    const int32_t rank = shape.rank;
+    if (rank == 0 || like->stride[rank - 1] != 1 || !order_in_memory(like, order))
+        return atto_tensor_alloc(dev, dtype, shape, out);
+    atto_shape stored = shape;
+    for (int32_t i = 0; i < rank; i++) {
+        stored.dim[i] = shape.dim[order[i]];
+        inverse[order[i]] = i;
+    }
+    ATTO_TRY(atto_tensor_alloc(dev, dtype, stored, out));
+    return atto_tensor_permute(out, inverse, out);
+}
+
+static atto_status alloc_result(atto_device *dev, const atto__result *result, atto_tensor *out)
+{
+    const int32_t innermost = result->moves ? result->innermost : result->shape.rank - 1;
+    if (result->like)
+        return atto__alloc_ordered(dev, result->dtype, result->shape, result->like, out);
+    return atto__alloc_innermost(dev, result->dtype, result->shape, innermost, out);
+}
+
 static atto_status make_results(recording *r)
 {
     for (int32_t i = 0; i < r->result_count; i++) {
         const atto__result *result = &r->results[i];
         if (result->only_saved && !r->wants_grad) continue;
-        const int32_t innermost = result->moves ? result->innermost : result->shape.rank - 1;
-        ATTO_TRY(atto__alloc_innermost(r->tape->dev, result->dtype, result->shape, innermost,
-                                       &r->made[i]));
+        ATTO_TRY(alloc_result(r->tape->dev, result, &r->made[i]));
         *slot_of(r->args, result->field) = &r->made[i];
     }
     return ATTO_OK;

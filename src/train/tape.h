@@ -121,9 +121,10 @@ typedef struct atto__result {
     atto_shape shape;
     bool only_saved; /* for backward alone: made only if there will be one */
     bool not_read;   /* as above */
-    bool moves;      /* dimension `innermost` is that in memory; else it is row-major */
+    bool moves;      /* dimension `innermost` is that in memory; else it is row-major, */
     int32_t innermost;
-    atto_var *also; /* of the results behind the first: gets it, for the caller */
+    const atto_tensor *like; /* or, if given, its dimensions follow each other as this one's do */
+    atto_var *also;          /* of the results behind the first: gets it, for the caller */
 } atto__result;
 
 /* Runs the op forward and records it. Tensor fields of args are filled in here; results[0] is what
@@ -149,6 +150,11 @@ extern const atto_op_class atto__table_op_class;
 /* A new tensor without gaps; dimension innermost has stride 1, the others are row-major. */
 atto_status atto__alloc_innermost(atto_device *dev, atto_dtype dtype, atto_shape shape,
                                   int32_t innermost, atto_tensor *out);
+
+/* A new tensor without gaps whose dimensions follow each other in memory as those of like do, which has
+ * as many and unit stride along its last one; row-major if it has not, or repeats elements. */
+atto_status atto__alloc_ordered(atto_device *dev, atto_dtype dtype, atto_shape shape,
+                                const atto_tensor *like, atto_tensor *out);
 
 /* dst += src, of one dtype and shape. */
 atto_status atto__accumulate(atto_device *dev, const atto_tensor *dst, const atto_tensor *src);

@@ -51,6 +51,14 @@ float32. Lines:
 KIND is labels or shares, REDUCTION the number of ATTO_REDUCTION_*; each word is followed by its
 numbers, weight only with HAS_WEIGHT, dtarget only with shares.
 
+multihead_attention.txt: torch.nn.MultiheadAttention of small sizes with combinations of its options. Lines:
+
+    torch VERSION
+    case BATCHED FIRST BIAS BIAS_KV ZERO KDIM VDIM PADDING PAIRS CAUSAL PARAMETERS
+    NAME COUNT ...            of each parameter, then query, key, value, dy, with masks padding and mask,
+                              y, weights (of each head), and as grad the gradients of query, key, value
+                              and of the parameters in their order
+
 softmax.txt: softmax, log_softmax and softmin over each dimension of small tensors. Lines:
 
     torch VERSION
@@ -668,6 +676,80 @@ def write_attention(out):
     return write_lines(out, "attention.txt", lines)
 
 
+# batched, batch_first, bias, add_bias_kv, add_zero_attn, kdim, vdim, and masks: key_padding_mask 0 none,
+# 1 boolean, 2 numbers; attn_mask 0 none, 1 boolean, 2 numbers, and 3 and 4 the same for each head; causal.
+MULTIHEADS = [
+    (1, 1, 1, 0, 0, 8, 8, 0, 0, 0), (1, 0, 1, 0, 0, 8, 8, 0, 0, 0), (0, 0, 1, 0, 0, 8, 8, 0, 0, 0),
+    (1, 1, 0, 0, 0, 8, 8, 0, 0, 0), (1, 0, 1, 0, 0, 5, 6, 0, 0, 0), (1, 1, 1, 0, 0, 8, 6, 1, 0, 0),
+    (1, 0, 1, 1, 0, 8, 8, 0, 0, 0), (1, 1, 1, 0, 1, 8, 8, 0, 0, 0), (1, 0, 1, 1, 1, 8, 8, 1, 1, 0),
+    (1, 1, 1, 0, 0, 8, 8, 1, 0, 0), (1, 0, 1, 0, 0, 8, 8, 2, 0, 0), (1, 1, 1, 0, 0, 8, 8, 0, 1, 0),
+    (1, 0, 1, 0, 0, 8, 8, 0, 2, 0), (1, 1, 1, 0, 0, 8, 8, 0, 3, 0), (1, 0, 1, 0, 0, 8, 8, 0, 4, 0),
+    (1, 1, 1, 0, 0, 8, 8, 1, 1, 0), (1, 0, 1, 0, 0, 8, 8, 2, 4, 0), (1, 1, 1, 0, 0, 8, 8, 1, 2, 0),
+    (1, 1, 1, 0, 0, 8, 8, 0, 0, 1), (1, 0, 1, 0, 0, 8, 8, 1, 0, 1), (1, 1, 1, 1, 1, 8, 8, 0, 0, 1),
+    (0, 1, 1, 0, 0, 8, 8, 1, 2, 0), (0, 0, 1, 1, 0, 5, 6, 0, 3, 0), (1, 1, 0, 1, 1, 5, 8, 2, 3, 0),
+]
+EMBED, HEADS, BATCHES, QUERIES, KEYS = 8, 2, 2, 3, 4
+
+
+def multihead_mask(rng, kind, shape):
+    """A mask that leaves the first key to every query, and what PyTorch takes of it."""
+    if kind == 0:
+        return None
+    hides = torch.tensor([rng.random() < 0.4 for _ in range(math.prod(shape))]).reshape(shape)
+    hides[..., 0] = False
+    numbers = ce_numbers(rng, shape, -1, 1)
+    return hides if kind % 2 else numbers.masked_fill(hides, -math.inf)
+
+
+def multihead_case(rng, case):
+    """The lines of one case."""
+    batched, first, bias, bias_kv, zero, kdim, vdim, padding, pairs, causal = case
+    module = torch.nn.MultiheadAttention(EMBED, HEADS, 0.0, bool(bias), bool(bias_kv), bool(zero), kdim,
+                                         vdim, bool(first), dtype=torch.float64)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(ce_numbers(rng, parameter.shape, -1, 1))
+
+    def sequence(length, size):
+        shape = (length, size) if not batched else \
+            (BATCHES, length, size) if first else (length, BATCHES, size)
+        return ce_numbers(rng, shape, -1, 1)
+
+    inputs = [sequence(n, size).requires_grad_(True)
+              for n, size in ((QUERIES, EMBED), (KEYS, kdim), (KEYS, vdim))]
+    heads = HEADS * (BATCHES if batched else 1)
+    padding_mask = multihead_mask(rng, padding, (BATCHES, KEYS) if batched else (KEYS,))
+    mask = multihead_mask(rng, pairs, (QUERIES, KEYS) if pairs < 3 else (heads, QUERIES, KEYS))
+    hidden = torch.ones(QUERIES, KEYS).triu(1).bool() if causal else mask
+    if padding_mask is not None and hidden is not None and padding_mask.dtype != hidden.dtype:
+        padding_mask, hidden = (m if m.is_floating_point() else
+                                torch.zeros(m.shape, dtype=torch.float64).masked_fill(m, -math.inf)
+                                for m in (padding_mask, hidden))
+    y, weights = module(*inputs, key_padding_mask=padding_mask, attn_mask=hidden,
+                        average_attn_weights=False)
+    dy = ce_numbers(rng, y.shape, -1, 1)
+    parameters = dict(module.named_parameters())
+    grads = torch.autograd.grad(y, inputs + list(parameters.values()), dy)
+    parts = list(parameters.items()) + list(zip(("query", "key", "value"), inputs)) + [("dy", dy)]
+    parts += [("padding", padding_mask)] if padding else []
+    parts += [("mask", mask)] if pairs else []
+    parts += [("y", y), ("weights", weights)]
+    parts += zip(["grad"] * len(grads), grads)
+    return ["case " + " ".join(str(n) for n in case) + f" {len(parameters)}"] + \
+        [" ".join([name] + [str(t.numel())] + [repr(float(v)) for v in t.detach().reshape(-1).tolist()])
+         for name, t in parts]
+
+
+def write_multihead(out):
+    """Writes multihead_attention.txt; returns its path."""
+    rng = random.Random(1706)
+    lines = ["# MultiheadAttention in float64, made by tests/golden/make_golden.py.",
+             f"torch {torch.__version__}"]
+    for case in MULTIHEADS:
+        lines += multihead_case(rng, case)
+    return write_lines(out, "multihead_attention.txt", lines)
+
+
 OPTIM_N = 7
 OPTIM_STEPS = 12
 BAD_STEP = 3
@@ -1198,8 +1280,8 @@ def main():
     os.makedirs(arguments.out, exist_ok=True)
     for write in (write_act, write_linear, write_cross_entropy, write_optim, write_elementwise,
                   write_reduce, write_softmax, write_glu, write_loss, write_layer_norm, write_batch_norm,
-                  write_group_norm, write_pool, write_index, write_matmul,
-                  write_attention):
+                  write_group_norm, write_pool, write_index, write_matmul, write_attention,
+                  write_multihead):
         path = write(arguments.out)
         print(f"{path}: {os.path.getsize(path)} bytes")
 
