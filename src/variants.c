@@ -636,6 +636,7 @@ void atto__gather_variant(const atto__gather_knobs *k, atto__variant *out)
 /* ---- attention ---- */
 
 const atto__attention_tile atto__attention_tiles[ATTO_ATTENTION_TILES] = {
+    { 8, 64, 4 }, /* few rows */
     { 64, 64, 8 },
     { 64, 64, 4 },
     { 32, 32, 4 },
@@ -655,9 +656,12 @@ uint64_t atto__attention_tile_bytes(const atto__attention_tile *t)
 /* Floats of a work-item that stay in registers beside all else. */
 #define ATTENTION_SUMS 160
 
-bool atto__attention_tile_fits(const atto__attention_tile *t, int32_t scores, int32_t columns)
+bool atto__attention_tile_fits(const atto__attention_tile *t, int64_t rows, int32_t scores,
+                               int32_t columns)
 {
-    return t->item_m == 4 || t->item_m * (4 * scores + columns / (t->n / 4)) <= ATTENTION_SUMS;
+    const bool in_registers =
+        t->item_m == 4 || t->item_m * (4 * scores + columns / (t->n / 4)) <= ATTENTION_SUMS;
+    return in_registers && (t->m > 8 || rows <= t->m);
 }
 
 void atto__attention_variant(const atto__attention_knobs *k, atto__variant *out)
@@ -665,7 +669,7 @@ void atto__attention_variant(const atto__attention_knobs *k, atto__variant *out)
     text t = begin(out, "attention.cl", k->kernel, "");
     put_value(&t, "DTYPE", atto_dtype_name(k->dtype));
     put_knob(&t, "OUT", k->out);
-    if (strcmp(k->kernel, "atto_attention_delta") == 0) {
+    if (k->group) {
         put_knob(&t, "GROUP", k->group);
         return;
     }
@@ -678,6 +682,7 @@ void atto__attention_variant(const atto__attention_knobs *k, atto__variant *out)
     if (k->mask == 2) put_value(&t, "HIDING_IN", atto_dtype_name(k->mask_dtype));
     put_knob(&t, "DROPOUT", (int32_t)k->dropout);
     put_knob(&t, "VECTORS", k->vectors);
+    if (k->parts) put_knob(&t, "SPLIT", 1);
     if (k->loops) put_knob(&t, "UNROLL", 1);
 }
 
@@ -1316,17 +1321,20 @@ static bool make_attention(const int32_t *v, atto__variant *out)
                                           .mask_dtype = v[5] ? float_dtypes[v[1]] : ATTO_F32,
                                           .dropout = (atto__dropout_knob)v[4],
                                           .vectors = v[5] == 1,
+                                          .parts = v[0] == 0 && v[6] == 0,
                                           .tile = atto__attention_tiles[v[6]] };
     if (out) atto__attention_variant(&knobs, out);
     return true;
 }
 
-/* Axes: dtype. */
-static bool make_attention_delta(const int32_t *v, atto__variant *out)
+/* Axes: kernel, dtype. */
+static bool make_attention_rows(const int32_t *v, atto__variant *out)
 {
-    const atto__attention_knobs knobs = {
-        .kernel = "atto_attention_delta", .dtype = float_dtypes[v[0]], .out = 64, .group = 64
-    };
+    const atto__attention_knobs knobs = { .kernel = v[0] == 0 ? "atto_attention_delta"
+                                                              : "atto_attention_join",
+                                          .dtype = float_dtypes[v[1]],
+                                          .out = 64,
+                                          .group = 64 };
     if (out) atto__attention_variant(&knobs, out);
     return true;
 }
@@ -1437,7 +1445,7 @@ static const plan plans[] = {
     { "index_select", 4, { 3, 2, 2, 2 }, make_index_select_sum },
     { "gather", 4, { 2, 3, 2, 2 }, make_gather },
     { "attention", 7, { 3, 3, 3, 3, ATTO_DROPOUT_COUNT, 2, ATTO_ATTENTION_TILES }, make_attention },
-    { "attention", 1, { 3 }, make_attention_delta },
+    { "attention", 2, { 2, 3 }, make_attention_rows },
 };
 
 /* Pairs of values that no chosen variant has yet. An axis is paired with itself too, so that a

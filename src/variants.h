@@ -320,15 +320,17 @@ typedef struct atto__attention_tile {
 } atto__attention_tile;
 
 /* The first that fits is taken. */
-#define ATTO_ATTENTION_TILES 3
+#define ATTO_ATTENTION_TILES 4
 extern const atto__attention_tile atto__attention_tiles[ATTO_ATTENTION_TILES];
 
 int32_t atto__attention_tile_items(const atto__attention_tile *tile);
 uint64_t atto__attention_tile_bytes(const atto__attention_tile *tile); /* of local memory */
 
-/* Whether a work-item's sums stay in registers: of so many tiles of scores, and of that many columns
- * that these are multiplied into. Small tiles always fit. */
-bool atto__attention_tile_fits(const atto__attention_tile *tile, int32_t scores, int32_t columns);
+/* Whether a tile is made for that many rows, and a work-item's sums stay in registers: of so many tiles of
+ * scores, and of that many columns that these are multiplied into. Those of few rows of a work-item always
+ * do. */
+bool atto__attention_tile_fits(const atto__attention_tile *tile, int64_t rows, int32_t scores,
+                               int32_t columns);
 
 typedef struct atto__attention_knobs {
     const char *kernel; /* "atto_attention_forward" */
@@ -339,8 +341,9 @@ typedef struct atto__attention_knobs {
     atto__dropout_knob dropout;
     bool vectors;
     bool loops; /* not unrolled */
+    bool parts; /* forward: keys are shared out */
     atto__attention_tile tile;
-    int32_t group; /* delta: work-items of a work-group */
+    int32_t group; /* delta, join: work-items of a work-group */
 } atto__attention_knobs;
 
 void atto__attention_variant(const atto__attention_knobs *knobs, atto__variant *out);

@@ -230,9 +230,9 @@ static void run_case(golden_case *c, int number, bool with_weights)
     }
     if (c->pairs) {
         pairs = mask_of(c, "mask", c->pairs,
-                        c->pairs < 3 ? atto_shape2(QUERIES, KEYS)
-                                     : atto_shape3(c->batched ? BATCHES * HEADS : HEADS, QUERIES,
-                                                   KEYS));
+                        c->pairs < 3
+                            ? atto_shape2(QUERIES, KEYS)
+                            : atto_shape3(c->batched ? BATCHES * HEADS : HEADS, QUERIES, KEYS));
         options.attn_mask = &pairs;
     }
     if (with_weights) options.weights = &weights;
@@ -382,8 +382,8 @@ static void apply_is_self_attention(void **state)
     read_var(of_each, each);
     for (int n = 0; n < N; n++)
         for (int i = 0; i < T * T; i++) {
-            const double sum = (double)each[(n * HEADS) * T * T + i] +
-                               (double)each[(n * HEADS + 1) * T * T + i];
+            const double sum =
+                (double)each[(n * HEADS) * T * T + i] + (double)each[(n * HEADS + 1) * T * T + i];
             assert_true(fabs((double)mean[n * T * T + i] - sum / 2) <= (double)FLT_EPSILON);
         }
     MUST(atto_tape_end(tape));
@@ -407,10 +407,9 @@ static void causal_is_its_mask(void **state)
         for (int l = 0; l < T; l++)
             for (int s = 0; s < S; s++) hides[l * S + s] = s > l + (bottom ? S - T : 0);
         const atto_var mask = atto_input(tape, ATTO_I32, atto_shape2(T, S), hides);
-        atto_multihead_attention_options options = {
-            .causal = bottom ? ATTO_CAUSAL_BOTTOM_RIGHT : ATTO_CAUSAL_TOP_LEFT,
-            .weights = with_weights ? &weights : NULL
-        };
+        atto_multihead_attention_options options = { .causal = bottom ? ATTO_CAUSAL_BOTTOM_RIGHT
+                                                                      : ATTO_CAUSAL_TOP_LEFT,
+                                                     .weights = with_weights ? &weights : NULL };
         read_var(atto_multihead_attention(tape, m, q, k, k, &options), by_option);
         options.causal = ATTO_CAUSAL_NONE;
         options.attn_mask = &mask;
@@ -583,8 +582,8 @@ static void bad_calls_are_refused(void **state)
 static atto_status check_param(void *seen_, const char *key, atto_param *p)
 {
     int *seen = seen_;
-    static const char *const keys[] = { "in_proj_weight", "in_proj_bias", "bias_k", "bias_v",
-                                        "out_proj.weight", "out_proj.bias" };
+    static const char *const keys[] = { "in_proj_weight", "in_proj_bias",    "bias_k",
+                                        "bias_v",         "out_proj.weight", "out_proj.bias" };
     const atto_tensor t = atto_param_value(p);
     float values[3 * 64 * 64];
     double largest = 0.0, squares = 0.0;
@@ -598,7 +597,8 @@ static atto_status check_param(void *seen_, const char *key, atto_param *p)
     const double bound = *seen == 0 ? sqrt(6.0 / 256) : 1.0 / 8;
     if (*seen == 1 || *seen == 5) assert_true(largest == 0.0);
     if (*seen == 0 || *seen == 4) assert_true(largest <= bound && largest > 0.99 * bound);
-    if (*seen == 2 || *seen == 3) assert_true(sqrt(squares / 64) > 0.08 && sqrt(squares / 64) < 0.17);
+    if (*seen == 2 || *seen == 3)
+        assert_true(sqrt(squares / 64) > 0.08 && sqrt(squares / 64) < 0.17);
     (*seen)++;
     return ATTO_OK;
 }
@@ -618,14 +618,10 @@ static void parameters_start_as_pytorchs(void **state)
 #define ON_A_TAPE(test) cmocka_unit_test_setup_teardown(test, open_tape, close_tape)
 
 static const struct CMUnitTest tests[] = {
-    ON_A_TAPE(every_option_matches_pytorch),
-    ON_A_TAPE(queries_that_see_nothing_give_the_bias),
-    ON_A_TAPE(apply_is_self_attention),
-    ON_A_TAPE(causal_is_its_mask),
-    ON_A_TAPE(dropout_is_the_same_with_weights),
-    ON_A_TAPE(weights_pass_gradients_on),
-    ON_A_TAPE(bad_modules_are_refused),
-    ON_A_TAPE(bad_calls_are_refused),
+    ON_A_TAPE(every_option_matches_pytorch),     ON_A_TAPE(queries_that_see_nothing_give_the_bias),
+    ON_A_TAPE(apply_is_self_attention),          ON_A_TAPE(causal_is_its_mask),
+    ON_A_TAPE(dropout_is_the_same_with_weights), ON_A_TAPE(weights_pass_gradients_on),
+    ON_A_TAPE(bad_modules_are_refused),          ON_A_TAPE(bad_calls_are_refused),
     ON_A_TAPE(parameters_start_as_pytorchs),
 };
 TEST_MAIN("multihead_attention", tests)

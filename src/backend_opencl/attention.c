@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Attention on OpenCL: see src/cl/attention.cl.
  *
- *   forward    one kernel
+ *   forward    one kernel; or, where queries and heads are few, one for parts of the keys, and one that
+ *              joins these. One query of each head that shares keys is taken as a row of queries
  *   backward   delta, then dk and dv in one kernel and dq in another
  */
 #include "attention.h"
@@ -14,11 +15,13 @@
 #define MOST (INT32_MAX - 1024)
 
 #define DELTA_ACROSS 8 /* work-items of a row, as in the kernel */
+#define JOIN_GROUP   64
 
 typedef struct call {
     atto_device *dev;
     const struct atto_attention_args *a;
     atto__attention p;
+    atto__heads lse;
     bool vectors;
 } call;
 
@@ -44,6 +47,7 @@ static atto_status begin(atto_device *dev, const struct atto_attention_args *a, 
 {
     *c = (call){ .dev = dev, .a = a };
     atto__attention_of(a, &c->p);
+    if (a->lse) c->lse = (atto__heads){ a->lse->stride[0], a->lse->stride[1], 1 };
     ATTO_TRY(check_size("heads of all batches", c->p.batches * c->p.heads));
     ATTO_TRY(check_size("queries", c->p.queries));
     ATTO_TRY(check_size("keys", c->p.keys));
@@ -69,7 +73,7 @@ static atto__attention_knobs knobs_of(const call *c, const char *kernel, atto__a
 }
 
 /* The tile for sums of so many columns together, beside so many tiles of scores, on this device. */
-static atto_status choose_tile(atto_device *dev, int32_t scores, int32_t columns,
+static atto_status choose_tile(atto_device *dev, int64_t rows, int32_t scores, int32_t columns,
                                atto__attention_tile *out)
 {
     const int32_t most = (int32_t)atto__opencl_of(dev)->group_size;
@@ -77,7 +81,7 @@ static atto_status choose_tile(atto_device *dev, int32_t scores, int32_t columns
     for (int32_t i = 0; i < ATTO_ATTENTION_TILES; i++) {
         *out = atto__attention_tiles[i];
         if (atto__attention_tile_items(out) <= most && atto__attention_tile_bytes(out) <= room &&
-            atto__attention_tile_fits(out, scores, columns))
+            atto__attention_tile_fits(out, rows, scores, columns))
             return ATTO_OK;
     }
     return atto__fail(ATTO_E_BUILD,
@@ -93,10 +97,9 @@ static void arg_heads(atto__args *args, const atto_tensor *t, const atto__heads 
     atto__arg_index4(args, true, step);
 }
 
-static void arg_lse(atto__args *args, const atto_tensor *t)
+static void arg_lse(atto__args *args, const call *c)
 {
-    const atto__heads strides = { t ? t->stride[0] : 0, t ? t->stride[1] : 0, 1 };
-    arg_heads(args, t, &strides);
+    arg_heads(args, c->a->lse, &c->lse);
 }
 
 /* ATTO_SCENE_PARAMETERS, batches before them. */
@@ -119,17 +122,103 @@ static void arg_scene(atto__args *args, const call *c)
     atto__arg_dropout(args, c->a->dropout, c->a->rng);
 }
 
-static atto_status launch(const call *c, const char *kernel, const atto__attention_tile *tile,
-                          const atto__args *args, int64_t heads, int64_t rows)
+static atto_status launch(const call *c, const atto__attention_knobs *knobs, const atto__args *args,
+                          int64_t groups)
 {
-    const atto__attention_knobs knobs = knobs_of(c, kernel, *tile);
     atto__variant variant;
-    atto__attention_variant(&knobs, &variant);
-    return atto__launch_sized(c->dev, &variant, args, heads * atto__group_count(rows, tile->m),
-                              atto__attention_tile_items(tile));
+    atto__attention_variant(knobs, &variant);
+    const int32_t group = knobs->group ? knobs->group : atto__attention_tile_items(&knobs->tile);
+    return atto__launch_sized(c->dev, &variant, args, groups, group);
 }
 
 /* ---- forward ---- */
+
+/* Heads' strides as those of rows of the heads that share keys. */
+static void fold_heads(atto__heads *t, int64_t shared)
+{
+    t->row = t->head;
+    t->head *= shared;
+}
+
+/* One query of each head that shares keys becomes a row, if these rows see the same keys. */
+static void fold(call *c)
+{
+    atto__attention *p = &c->p;
+    if (p->queries != 1 || p->shared == 1 || atto__keys_seen(p, 0) != p->keys) return;
+    atto__heads *const of_queries[] = { &p->q, &p->y, &p->mask, &c->lse };
+    for (int32_t i = 0; i < 4; i++) fold_heads(of_queries[i], p->shared);
+    p->is_causal = false;
+    p->queries = p->shared;
+    p->heads /= p->shared;
+    p->shared = 1;
+}
+
+/* Work-groups that a multiprocessor is to have at least, and tiles of keys of a part. */
+#define LEAST_GROUPS 4
+#define LEAST_TILES  2
+
+/* Keys of a part, whole tiles; all of them where there are work-groups enough. */
+static int64_t part_keys(const call *c, const atto__attention_tile *tile, int64_t groups)
+{
+    const int64_t wanted = (int64_t)c->dev->info.compute_units * LEAST_GROUPS;
+    const int64_t tiles = (c->p.keys + tile->n - 1) / tile->n;
+    if (2 * groups > wanted || tiles < 2 * LEAST_TILES) return c->p.keys;
+    const int64_t parts = (wanted + groups - 1) / groups, share = (tiles + parts - 1) / parts;
+    return (share < LEAST_TILES ? LEAST_TILES : share) * tile->n;
+}
+
+static atto_status join_parts(const call *c, const atto_tensor *partial, int64_t parts)
+{
+    const atto__attention *p = &c->p;
+    const int64_t rows = p->batches * p->heads * p->queries;
+    const atto__attention_knobs knobs = {
+        .kernel = "atto_attention_join", .dtype = c->a->q->dtype, .out = p->e, .group = JOIN_GROUP
+    };
+    atto__args args;
+    args.count = 0;
+    atto__arg_tensor(&args, partial);
+    arg_heads(&args, c->a->y, &p->y);
+    arg_lse(&args, c);
+    atto__arg_uint(&args, c->a->lse != NULL);
+    atto__arg_uint(&args, (uint32_t)parts);
+    atto__arg_uint(&args, (uint32_t)p->heads);
+    atto__arg_uint(&args, (uint32_t)p->queries);
+    atto__arg_ulong(&args, (uint64_t)rows);
+    return launch(c, &knobs, &args, rows);
+}
+
+static void arg_forward(atto__args *args, const call *c)
+{
+    const struct atto_attention_args *a = c->a;
+    args->count = 0;
+    arg_heads(args, a->q, &c->p.q);
+    arg_heads(args, a->k, &c->p.k);
+    arg_heads(args, a->v, &c->p.v);
+    arg_heads(args, a->y, &c->p.y);
+    arg_lse(args, c);
+    atto__arg_uint(args, a->lse != NULL);
+}
+
+/* In parts of so many keys. */
+static atto_status run_parts(const call *c, const atto__attention_tile *tile, int64_t groups,
+                             int64_t keys)
+{
+    const atto__attention *p = &c->p;
+    const int64_t parts = (p->keys + keys - 1) / keys;
+    const int64_t shape[] = { parts, p->batches * p->heads * p->queries, p->e + 2 };
+    atto_buffer header;
+    atto_tensor partial;
+    ATTO_TRY(atto__scratch_tensor(c->dev, ATTO_F32, 3, shape, &header, &partial));
+    atto__attention_knobs knobs = knobs_of(c, "atto_attention_forward", *tile);
+    knobs.parts = true;
+    atto__args args;
+    arg_forward(&args, c);
+    atto__arg_tensor(&args, &partial);
+    atto__arg_uint(&args, (uint32_t)keys);
+    arg_scene(&args, c);
+    ATTO_TRY(launch(c, &knobs, &args, groups * parts));
+    return join_parts(c, &partial, parts);
+}
 
 atto_status atto__opencl_attention_forward(atto_device *dev, const struct atto_attention_args *a,
                                            const atto__layout *layout)
@@ -138,17 +227,16 @@ atto_status atto__opencl_attention_forward(atto_device *dev, const struct atto_a
     call c;
     atto__attention_tile tile;
     ATTO_TRY(begin(dev, a, false, &c));
-    ATTO_TRY(choose_tile(dev, 1, c.p.e, &tile));
+    fold(&c);
+    ATTO_TRY(choose_tile(dev, c.p.queries, 1, c.p.e, &tile));
+    const int64_t groups = c.p.batches * c.p.heads * atto__group_count(c.p.queries, tile.m);
+    const int64_t keys = part_keys(&c, &tile, groups);
+    if (keys < c.p.keys) return run_parts(&c, &tile, groups, keys);
+    const atto__attention_knobs knobs = knobs_of(&c, "atto_attention_forward", tile);
     atto__args args;
-    args.count = 0;
-    arg_heads(&args, a->q, &c.p.q);
-    arg_heads(&args, a->k, &c.p.k);
-    arg_heads(&args, a->v, &c.p.v);
-    arg_heads(&args, a->y, &c.p.y);
-    arg_lse(&args, a->lse);
-    atto__arg_uint(&args, a->lse != NULL);
+    arg_forward(&args, &c);
     arg_scene(&args, &c);
-    return launch(&c, "atto_attention_forward", &tile, &args, c.p.batches * c.p.heads, c.p.queries);
+    return launch(&c, &knobs, &args, groups);
 }
 
 /* ---- backward ---- */
@@ -161,8 +249,6 @@ static atto_status sum_deltas(const call *c, const atto_tensor *delta)
     const atto__attention_knobs knobs = {
         .kernel = "atto_attention_delta", .dtype = c->a->q->dtype, .out = p->e, .group = group
     };
-    atto__variant variant;
-    atto__attention_variant(&knobs, &variant);
     atto__args args;
     args.count = 0;
     arg_heads(&args, c->a->y, &p->y);
@@ -171,8 +257,7 @@ static atto_status sum_deltas(const call *c, const atto_tensor *delta)
     atto__arg_uint(&args, (uint32_t)p->heads);
     atto__arg_uint(&args, (uint32_t)p->queries);
     atto__arg_ulong(&args, (uint64_t)rows);
-    return atto__launch_sized(c->dev, &variant, &args,
-                              atto__group_count(rows, group / DELTA_ACROSS), group);
+    return launch(c, &knobs, &args, atto__group_count(rows, group / DELTA_ACROSS));
 }
 
 /* What both kernels read. */
@@ -183,7 +268,7 @@ static void arg_inputs(atto__args *args, const call *c, const atto_tensor *delta
     arg_heads(args, a->k, &c->p.k);
     arg_heads(args, a->v, &c->p.v);
     arg_heads(args, a->dy, &c->p.dy);
-    arg_lse(args, a->lse);
+    arg_lse(args, c);
     atto__arg_tensor(args, delta);
 }
 
@@ -191,7 +276,7 @@ static atto_status run_keys(const call *c, const atto_tensor *delta)
 {
     const struct atto_attention_args *a = c->a;
     atto__attention_tile tile;
-    ATTO_TRY(choose_tile(c->dev, 2, c->p.d + c->p.e, &tile));
+    ATTO_TRY(choose_tile(c->dev, c->p.keys, 2, c->p.d + c->p.e, &tile));
     atto__args args;
     args.count = 0;
     arg_inputs(&args, c, delta);
@@ -200,22 +285,24 @@ static atto_status run_keys(const call *c, const atto_tensor *delta)
     atto__arg_uint(&args, (a->dk ? 1u : 0u) | (a->dv ? 2u : 0u));
     atto__arg_uint(&args, (a->add_dk ? 1u : 0u) | (a->add_dv ? 2u : 0u));
     arg_scene(&args, c);
-    return launch(c, "atto_attention_keys", &tile, &args, c->p.batches * (c->p.heads / c->p.shared),
-                  c->p.keys);
+    const atto__attention_knobs knobs = knobs_of(c, "atto_attention_keys", tile);
+    const int64_t heads = c->p.batches * (c->p.heads / c->p.shared);
+    return launch(c, &knobs, &args, heads * atto__group_count(c->p.keys, tile.m));
 }
 
 static atto_status run_queries(const call *c, const atto_tensor *delta)
 {
     atto__attention_tile tile;
-    ATTO_TRY(choose_tile(c->dev, 2, c->p.d, &tile));
+    ATTO_TRY(choose_tile(c->dev, c->p.queries, 2, c->p.d, &tile));
     atto__args args;
     args.count = 0;
     arg_inputs(&args, c, delta);
     arg_heads(&args, c->a->dq, &c->p.dq);
     atto__arg_uint(&args, c->a->add_dq);
     arg_scene(&args, c);
-    return launch(c, "atto_attention_queries", &tile, &args, c->p.batches * c->p.heads,
-                  c->p.queries);
+    const atto__attention_knobs knobs = knobs_of(c, "atto_attention_queries", tile);
+    const int64_t heads = c->p.batches * c->p.heads;
+    return launch(c, &knobs, &args, heads * atto__group_count(c->p.queries, tile.m));
 }
 
 atto_status atto__opencl_attention_backward(atto_device *dev, const struct atto_attention_args *a,
@@ -247,7 +334,7 @@ atto_status atto__opencl_attention_prepare(atto_device *dev, atto_dtype dtype)
                                         .vectors = true,
                                         .loops = dev->info.kind == ATTO_KIND_OPENCL_CPU };
         atto__variant variant;
-        ATTO_TRY(choose_tile(dev, i == 0 ? 1 : 2, i == 1 ? 128 : 64, &knobs.tile));
+        ATTO_TRY(choose_tile(dev, 64, i == 0 ? 1 : 2, i == 1 ? 128 : 64, &knobs.tile));
         atto__attention_variant(&knobs, &variant);
         ATTO_TRY(atto__prepare(dev, &variant));
     }

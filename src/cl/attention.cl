@@ -3,6 +3,8 @@
  *
  *   atto_attention_forward   a work-group has ATTO_M queries of a head and goes over its keys: scores,
  *                            softmax as far as keys have come, their share of y
+ *   atto_attention_join      where heads and queries are few, keys are shared out to work-groups: y from
+ *                            the sums of theirs
  *   atto_attention_delta     the sum of dy * y of each query; work-groups of any size
  *   atto_attention_keys      dk and dv: a work-group has ATTO_M keys and goes over the queries of all
  *                            heads that share them, in order
@@ -75,6 +77,16 @@
     } while (0)
 #endif
 
+/* Of a part of the keys, each row's sums with the largest score and the sum of e^(score - largest)
+ * behind them. */
+#define PART_FLOATS (ATTO_OUT + 2)
+#if ATTO_SPLIT
+#define ATTO_SPLIT_PARAMETERS \
+    , __global float *partial, const ulong partial_at, const uint part_keys
+#else
+#define ATTO_SPLIT_PARAMETERS
+#endif
+
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_attention_forward)
 
 /* Of each row: the largest score yet, and this work-item's part of the sum of e^(score - largest). */
@@ -109,24 +121,46 @@ ATTO_UNROLLED void exponentiate(online *o, float (*s)[4], float *sums, place at,
     }
 }
 
-__kernel __attribute__((reqd_work_group_size(ATTO_GROUP, 1, 1))) void
-atto_attention_forward(__global const ATTO_T *q, const ulong q_at, const ulong4 q_step,
-                       __global const ATTO_T *k, const ulong k_at, const ulong4 k_step,
-                       __global const ATTO_T *v, const ulong v_at, const ulong4 v_step,
-                       __global ATTO_T *y, const ulong y_at, const ulong4 y_step,
-                       __global float *lse, const ulong lse_at, const ulong4 lse_step,
-                       const uint has_lse, const uint batches ATTO_SCENE_PARAMETERS)
+ATTO_UNROLLED void put_part(__global float *to, uint m0, uint count, place at, const online *o,
+                            const float *sums)
+{
+#pragma unroll ATTO_UNROLL
+    for (uint i = 0; i < ATTO_ITEM_M; i++) {
+        const uint row = m0 + row_of(at, i);
+        if (row >= count) continue;
+#pragma unroll ATTO_UNROLL
+        for (uint c = 0; c < SHARE(ATTO_OUT); c++)
+            if (column_of(at, c, ATTO_OUT) < ATTO_OUT)
+                to[row * (size_t)PART_FLOATS + column_of(at, c, ATTO_OUT)] =
+                    sums[i * SHARE(ATTO_OUT) + c];
+        if (at.tx > 0) continue;
+        to[row * (size_t)PART_FLOATS + ATTO_OUT] = o->top[i];
+        to[row * (size_t)PART_FLOATS + ATTO_OUT + 1] = o->sum[i];
+    }
+}
+
+__kernel __attribute__((reqd_work_group_size(ATTO_GROUP, 1, 1))) void atto_attention_forward(
+    __global const ATTO_T *q, const ulong q_at, const ulong4 q_step, __global const ATTO_T *k,
+    const ulong k_at, const ulong4 k_step, __global const ATTO_T *v, const ulong v_at,
+    const ulong4 v_step, __global ATTO_T *y, const ulong y_at, const ulong4 y_step,
+    __global float *lse, const ulong lse_at, const ulong4 lse_step,
+    const uint has_lse ATTO_SPLIT_PARAMETERS, const uint batches ATTO_SCENE_PARAMETERS)
 {
     MEMORY;
     const place at = place_of_item();
     const uint tiles = (queries + ATTO_M - 1) / ATTO_M, all = batches * heads;
-    const uint m0 = (tiles - 1 - (uint)(get_group_id(0) / all)) * ATTO_M;
+    const uint number = get_group_id(0) / all, part = number / tiles;
+    const uint m0 = (tiles - 1 - number % tiles) * ATTO_M;
     const uint head = get_group_id(0) % all, b = head / heads, h = head % heads;
     const rows of_q = ROWS_OF(q, b, h, queries), of_k = ROWS_OF(k, b, h / shared, keys);
     const rows of_v = ROWS_OF(v, b, h / shared, keys);
     const scene c = SCENE_OF(b, h);
     const mask m = MASK_OF(b, h);
-    const uint end = keys_seen(&c, min(m0 + ATTO_M, queries) - 1);
+    uint begin = 0, end = keys_seen(&c, min(m0 + ATTO_M, queries) - 1);
+#if ATTO_SPLIT
+    begin = part * part_keys;
+    end = min(end, begin + part_keys);
+#endif
     online o;
     float sums[ATTO_ITEM_M * SHARE(ATTO_OUT)];
 #pragma unroll ATTO_UNROLL
@@ -137,7 +171,7 @@ atto_attention_forward(__global const ATTO_T *q, const ulong q_at, const ulong4 
 #pragma unroll ATTO_UNROLL
     for (uint i = 0; i < ATTO_ITEM_M * SHARE(ATTO_OUT); i++) sums[i] = 0.0f;
 #pragma unroll 1
-    for (uint n0 = 0; n0 < end; n0 += ATTO_N) {
+    for (uint n0 = begin; n0 < end; n0 += ATTO_N) {
         float s[ATTO_ITEM_M][4];
         score(of_q, m0, of_k, n0, ATTO_HEAD, at, stage, s);
 #pragma unroll ATTO_UNROLL
@@ -161,6 +195,10 @@ atto_attention_forward(__global const ATTO_T *q, const ulong q_at, const ulong4 
         weigh(tile, of_v, n0, ATTO_OUT, at, stage, sums);
     }
     FOLD_ROWS(o.sum, stage, at, ATTO_ADD);
+#if ATTO_SPLIT
+    put_part(partial + partial_at + ((size_t)part * all + head) * queries * PART_FLOATS, m0,
+             queries, at, &o, sums);
+#else
     float inverse[ATTO_ITEM_M];
 #pragma unroll ATTO_UNROLL
     for (uint i = 0; i < ATTO_ITEM_M; i++) {
@@ -177,6 +215,37 @@ atto_attention_forward(__global const ATTO_T *q, const ulong q_at, const ulong4 
     }
     store_sums(y + y_at + b * y_step.x + h * y_step.y, y_step.z, m0, queries, ATTO_OUT, at, inverse,
                0, sums);
+#endif
+}
+#endif
+
+#if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_attention_join)
+/* A work-group has a row of [batches, heads, queries], each of which the parts have summed up. */
+__kernel __attribute__((reqd_work_group_size(ATTO_GROUP, 1, 1))) void
+atto_attention_join(__global const float *partial, const ulong partial_at, __global ATTO_T *y,
+                    const ulong y_at, const ulong4 y_step, __global float *lse, const ulong lse_at,
+                    const ulong4 lse_step, const uint has_lse, const uint parts, const uint heads,
+                    const uint queries, const ulong rows_of_a_part)
+{
+    const size_t number = get_group_id(0), query = number % queries, head = number / queries;
+    const size_t h = head % heads, b = head / heads, step = rows_of_a_part * PART_FLOATS;
+    partial += partial_at + number * PART_FLOATS;
+    float top = -INFINITY, sum = 0.0f;
+    for (uint p = 0; p < parts; p++) top = fmax(top, partial[p * step + ATTO_OUT]);
+    const float from = top == -INFINITY ? 0.0f : top;
+    for (uint p = 0; p < parts; p++)
+        sum +=
+            partial[p * step + ATTO_OUT + 1] * attop_exp_share(partial[p * step + ATTO_OUT] - from);
+    for (uint e = get_local_id(0); e < ATTO_OUT; e += ATTO_GROUP) {
+        float v = 0.0f;
+        for (uint p = 0; p < parts; p++)
+            v += partial[p * step + e] * attop_exp_share(partial[p * step + ATTO_OUT] - from);
+        atto_store(y, y_at + b * y_step.x + h * y_step.y + query * y_step.z + e,
+                   sum == 0.0f ? 0.0f : v / sum);
+    }
+    if (has_lse && get_local_id(0) == 0)
+        lse[lse_at + b * lse_step.x + h * lse_step.y + query * lse_step.z] =
+            sum == 0.0f ? INFINITY : top + log(sum);
 }
 #endif
 

@@ -19,6 +19,8 @@
  *   ATTO_ITEM_M     8        rows of a work-item: 4 or 8
  *   ATTO_HIDING     0        1: i32, where it is 0 hides; 2: numbers that are added
  *   ATTO_HIDING_IN    f32      dtype of those numbers
+ *   ATTO_SPLIT      0        forward: 1: a work-group has a part of the keys, and leaves sums for
+ *                            atto_attention_join
  *   ATTO_UNROLL     256      1: loops over a work-item's scores and sums stay loops, where these need
  *                            not be in registers: on CPUs, whose compilers take long over them
  *   ATTO_DROPOUT             see atto_dropout.h
@@ -45,6 +47,9 @@
 #endif
 #ifndef ATTO_UNROLL
 #define ATTO_UNROLL 256
+#endif
+#ifndef ATTO_SPLIT
+#define ATTO_SPLIT 0
 #endif
 #ifndef ATTO_HIDING
 #define ATTO_HIDING 0
