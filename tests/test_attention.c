@@ -669,6 +669,45 @@ static void attention_takes_masks_with_any_stride_zero(void **state)
         }
 }
 
+/* All but the last tenth of the keys, where backends share keys out: parts that see nothing. */
+static void hide_most_keys(scene *s)
+{
+    const bool words = s->c->mask.dtype == ATTO_I32;
+    const int64_t n = s->o[MASK].t.numel, keys = s->c->keys;
+    double *mask = test_doubles(n);
+    for (int64_t i = 0; i < n; i++)
+        mask[i] = i % keys < keys - keys / 10 ? (words ? 0.0 : -INFINITY) : words ? 1.0 : 0.5;
+    hold(&s->o[MASK], mask);
+    free(mask);
+}
+
+/* Where queries are few, keys are shared out among those who compute: with masks of each head,
+ * causal and dropout. */
+static void attention_of_few_queries_takes_everything(void **state)
+{
+    (void)state;
+    static const int64_t rows[][4] = { { 4, 2, 1, 1500 }, { 2, 2, 3, 1111 }, { 3, 1, 7, 777 } };
+    for (int i = 0; i < COUNT_OF(rows); i++)
+        for (int turn = 0; turn < 6; turn++) {
+            const atto_shape mask = { 3, { rows[i][0], turn == 1 ? 1 : rows[i][2], rows[i][3] } };
+            attention_case c = { .batches = 2,
+                                 .heads = rows[i][0],
+                                 .shared = rows[i][1],
+                                 .queries = rows[i][2],
+                                 .keys = rows[i][3],
+                                 .d = WIDTH,
+                                 .dtype = ATTO_F32,
+                                 .causal = (atto_causal)(turn % 3),
+                                 .prepare = turn == 3 ? hide_most_keys : NULL,
+                                 .rng = { 3, 4, ATTO_RNG_PHILOX },
+                                 .seed = 850 + (uint64_t)i };
+            if (turn < 4)
+                c.mask = (mask_form){ .dtype = turn == 2 ? ATTO_F32 : ATTO_I32, .shape = mask };
+            if (turn == 4) c.dropout = 0.25f;
+            if (meets(turn == 2 || turn == 4 ? SELDOM : ANYWHERE)) check(&c);
+        }
+}
+
 /* A probability for each key: v is the identity and some columns of 0, so that y holds them. */
 static void see_probabilities(scene *s)
 {
@@ -862,6 +901,10 @@ static void infinity_in_a_query(scene *s)
 {
     put_at(&s->o[Q], 3 * s->c->d + 1, INFINITY);
 }
+static void nan_in_the_last_key(scene *s)
+{
+    put_at(&s->o[K], s->o[K].t.numel - 1, NAN);
+}
 static void infinity_in_a_value(scene *s)
 {
     put_at(&s->o[V], 5 * s->c->d + 2, -INFINITY);
@@ -889,6 +932,22 @@ static void attention_propagates_nan_and_infinity(void **state)
                                              .prepare = spoils[i],
                                              .seed = 920 });
         }
+}
+
+/* The same of a few queries, of whose many keys one is spoilt. */
+static void attention_of_few_queries_propagates_nan(void **state)
+{
+    (void)state;
+    void (*const spoils[])(scene *) = { nan_in_a_key, nan_in_the_last_key, infinity_in_a_value };
+    for (int i = 0; i < COUNT_OF(spoils); i++)
+        check_forward(&(attention_case){ .batches = 1,
+                                         .heads = 2,
+                                         .queries = 1,
+                                         .keys = 1200,
+                                         .d = WIDTH,
+                                         .dtype = ATTO_F32,
+                                         .prepare = spoils[i],
+                                         .seed = 925 });
 }
 
 /* Key 5 is hidden from all. */
@@ -1177,7 +1236,7 @@ static uint64_t *run_for_bits(scene *s, int64_t *n)
 
 static attention_case repeated_case(int i, atto_dtype dtype)
 {
-    static const int64_t rows[][4] = { { 4, 2, 65, 130 }, { 3, 3, 100, 37 }, { 8, 1, 1, 515 } };
+    static const int64_t rows[][4] = { { 4, 2, 65, 130 }, { 3, 3, 100, 37 }, { 8, 1, 1, 1515 } };
     return (attention_case){ .batches = 2,
                              .heads = rows[i][0],
                              .shared = rows[i][1],
@@ -1636,10 +1695,12 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(attention_takes_masks_of_every_form),
     cmocka_unit_test(attention_takes_expanded_masks),
     cmocka_unit_test(attention_takes_masks_with_any_stride_zero),
+    cmocka_unit_test(attention_of_few_queries_takes_everything),
     cmocka_unit_test(attention_aligns_causal_as_it_says),
     cmocka_unit_test(attention_takes_causal_of_unequal_lengths),
     cmocka_unit_test(attention_of_a_hidden_row_is_zero),
     cmocka_unit_test(attention_propagates_nan_and_infinity),
+    cmocka_unit_test(attention_of_few_queries_propagates_nan),
     cmocka_unit_test(attention_passes_nan_of_hidden_values_on),
     cmocka_unit_test(attention_does_not_read_blocks_that_causal_hides),
     cmocka_unit_test(attention_of_huge_logits_is_finite),
