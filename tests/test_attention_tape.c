@@ -140,7 +140,8 @@ static void attention_on_a_tape_has_the_bits_of_the_op(void **state)
         for (int mask = 0; mask < 3; mask++) {
             const atto_attention_options o = { .causal = (atto_causal)causal,
                                                .dropout = mask == 0 ? 0.25f : 0.0f };
-            check(&o, mask > 0, mask == 1 ? ATTO_I32 : ATTO_F32);
+            if (mask == 1 || !test_on_opencl() || !test_in_disguise())
+                check(&o, mask > 0, mask == 1 ? ATTO_I32 : ATTO_F32);
         }
 }
 
