@@ -97,7 +97,7 @@ typedef struct atto__vtable {
 
     /* Optimisers (optim.h, cl/atto_optim.h). norm writes a chunk's partials; begin, once a step,
      * reads those of all chunks and writes coefficients, steps and control; step updates a
-     * chunk. */
+     * chunk, and its shadow. */
     atto_status (*optim_norm)(atto_device *dev, const struct atto__optim_args *a);
     atto_status (*optim_begin)(atto_device *dev, const struct atto__optim_args *a);
     atto_status (*optim_step)(atto_device *dev, const struct atto__optim_args *a);

@@ -62,7 +62,8 @@ struct atto_buffer {
     atto__block *block;
     size_t bytes;
     atomic_int references;
-    void *mapped; /* what atto_tensor_map gave, until unmap; else NULL */
+    void *mapped;    /* what atto_tensor_map gave, until unmap; else NULL */
+    uint64_t writes; /* calls that were given it to write to; those of optimisers do not count */
 };
 
 /* The block's handle: a pointer on the CPU, a cl_mem on OpenCL. */

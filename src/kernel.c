@@ -205,6 +205,7 @@ atto_status atto_kernel_launch(atto_kernel *kernel, int64_t n, const atto_kernel
     ATTO_TRY(check_signature(&c, &kernel->signature, count));
     if (n == 0) return ATTO_OK;
     atto__scratch_reset(dev);
+    atto__operands_count_writes(&c.operands);
     ATTO_TRY(place(&c, kernel->strided, count));
     dev->in_kernel = true;
     const atto_status status = dev->vt->launch(dev, kernel->handle, n, c.args, count);

@@ -38,6 +38,14 @@ atto_status atto__operands_check(const atto__operands *set)
     return ATTO_OK;
 }
 
+void atto__operands_count_writes(const atto__operands *set)
+{
+    for (int32_t i = 0; i < set->count; i++) {
+        const atto__operand *o = &set->list[i];
+        if (o->writes && o->given->buffer) o->given->buffer->writes++;
+    }
+}
+
 atto_status atto__operands_check_aliases(const atto__operands *set, bool in_place)
 {
     for (int32_t i = 0; i < set->count; i++) {

@@ -33,6 +33,9 @@ void atto__operand_add(atto__operands *set, const char *name, const atto_tensor 
 /* Each view is legal, belongs to the device and is not mapped; no output overlaps itself. */
 atto_status atto__operands_check(const atto__operands *set);
 
+/* Counts the call as one that writes to the buffers of its outputs. */
+void atto__operands_count_writes(const atto__operands *set);
+
 /* An output shares no element with another tensor of the call, except that it may be exactly the
  * same view as an input where in_place says so. */
 atto_status atto__operands_check_aliases(const atto__operands *set, bool in_place);

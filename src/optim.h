@@ -66,6 +66,8 @@ struct atto__optim_args {
     const atto_tensor *grad;                     /* like value */
     const atto_tensor *master;                   /* f32; NULL when value is f32 */
     const atto_tensor *state[ATTO_OPTIM_STATES]; /* f32; NULL where the method keeps none */
+    const atto_tensor *shadow; /* the value in f16 or bf16, for autocast; NULL when there is none,
+                                  as of values that are not f32 */
 };
 
 #endif

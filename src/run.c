@@ -91,7 +91,7 @@ ATTO_OP_TABLE(X)
 static const atto__op_info ops[] = {
 #define X(op, OP, shape_rule, autocast, in_place, random, data_errors)                                 \
     { { #op "_forward", #op "_backward" }, sizeof(struct atto_##op##_args), offsetof(struct atto_##op##_args, reserved),           \
-      fields_##op, ATTO_LAYOUT_##shape_rule, BROADCAST_##shape_rule(op), SPATIAL_##shape_rule(op), IS_##in_place, IS_##data_errors, draws_##op,                      \
+      fields_##op, ATTO_LAYOUT_##shape_rule, BROADCAST_##shape_rule(op), SPATIAL_##shape_rule(op), ATTO_AUTOCAST_##autocast, IS_##in_place, IS_##data_errors, draws_##op,                      \
       check_##op, call_##op },
     ATTO_OP_TABLE(X)
 #undef X
@@ -554,6 +554,7 @@ atto_status atto__run(atto_device *dev, atto_op op, atto__direction direction, c
     ATTO_TRY(check_call(&c));
     if (!has_work(&c.operands)) return ATTO_OK;
     atto__scratch_reset(dev);
+    atto__operands_count_writes(&c.operands);
     ATTO_TRY(execute(&c, op));
     return atto__device_finish_call(dev);
 }

@@ -76,6 +76,14 @@ typedef struct atto__broadcast {
     int64_t (*folded)(const void *args);
 } atto__broadcast;
 
+/* What autocast does to the floats that an op is given; tables.h. */
+typedef enum atto__autocast {
+    ATTO_AUTOCAST_LOW,
+    ATTO_AUTOCAST_F32,
+    ATTO_AUTOCAST_WIDEST,
+    ATTO_AUTOCAST_FLOW
+} atto__autocast;
+
 /* A row of the op table as data. */
 typedef struct atto__op_info {
     const char *name[2]; /* by direction: "act_forward" */
@@ -85,6 +93,7 @@ typedef struct atto__op_info {
     atto__layout_kind layout;
     const atto__broadcast *broadcast;     /* NULL unless layout is BROADCAST */
     int32_t (*spatial)(const void *args); /* NULL unless layout is IMAGES */
+    atto__autocast autocast;
     bool in_place;
     bool data_errors;
     /* Whether this call draws random numbers. */

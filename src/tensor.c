@@ -329,6 +329,7 @@ static atto_status check_use(const atto_tensor *t, bool writes, const char *what
                  "%s: elements of an output overlap each other", what);
     if (atto_tensor_numel(t) == 0) return ATTO_OK;
     *dev = t->buffer->dev;
+    t->buffer->writes += writes;
     atto__scratch_reset(*dev);
     return atto__device_check(*dev);
 }

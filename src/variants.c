@@ -460,7 +460,7 @@ void atto__optim_begin_variant(atto__variant *out)
     begin(out, "optim.cl", "atto_optim_begin", "");
 }
 
-void atto__optim_step_variant(const atto__optim_method *method, atto_dtype dtype,
+void atto__optim_step_variant(const atto__optim_method *method, atto_dtype dtype, atto_dtype shadow,
                               atto__variant *out)
 {
     text t = begin(out, "optim.cl", "atto_optim_step", "");
@@ -468,6 +468,7 @@ void atto__optim_step_variant(const atto__optim_method *method, atto_dtype dtype
     put_knob(&t, "OPTIM", method->kind);
     put_knob(&t, "MOMENTUM", method->has_momentum);
     put_knob(&t, "CENTERED", method->centered);
+    if (shadow) put_value(&t, "SHADOW", atto_dtype_name(shadow));
 }
 
 void atto__compare_variant(atto_dtype from, const char *comparison, bool scalar, bool wide,
@@ -1119,13 +1120,16 @@ static bool make_optim_begin(const int32_t *v, atto__variant *out)
     return true;
 }
 
-/* Axes: method, momentum, centred, dtype. Only RMSprop has both options; Adam has neither. */
+/* Axes: method, momentum, centred, dtype, shadow. Only RMSprop has both options; Adam has neither.
+ * Only f32 values have a shadow. */
 static bool make_optim_step(const int32_t *v, atto__variant *out)
 {
+    static const atto_dtype shadows[] = { 0, ATTO_F16, ATTO_BF16 };
     const atto__optim_method method = { v[0], v[1] == 1, v[2] == 1 };
     if (method.kind == ATTO_OPTIM_ADAM && method.has_momentum) return false;
     if (method.kind != ATTO_OPTIM_RMSPROP && method.centered) return false;
-    if (out) atto__optim_step_variant(&method, float_dtypes[v[3]], out);
+    if (float_dtypes[v[3]] != ATTO_F32 && v[4] > 0) return false;
+    if (out) atto__optim_step_variant(&method, float_dtypes[v[3]], shadows[v[4]], out);
     return true;
 }
 
@@ -1428,7 +1432,7 @@ static const plan plans[] = {
     { "linear", 4, { 2, GEMM_SAME, ATTO_DROPOUT_COUNT, 2 }, make_linear },
     { "optim", 1, { 3 }, make_optim_norm },
     { "optim", 1, { 1 }, make_optim_begin },
-    { "optim", 4, { 3, 2, 2, 3 }, make_optim_step },
+    { "optim", 5, { 3, 2, 2, 3, 3 }, make_optim_step },
     { "probe", 1, { 1 }, make_probe },
     { "softmax", 5, { 2, ATTO_SOFTMAX_COUNT, 3, ROW_SAMPLES, 2 }, make_softmax_rows },
     { "softmax", 8, { 2, ATTO_SOFTMAX_COUNT, 3, COLUMN_DEPTHS, 2, 2, 2, 2 }, make_softmax_columns },

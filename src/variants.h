@@ -192,10 +192,10 @@ void atto__gemm_rows_variant(int32_t rows, int32_t lanes, const atto__gemm_knobs
 void atto__gemm_plain_variant(const char *file, const char *kernel, const atto__gemm_knobs *knobs,
                               atto__variant *out);
 
-/* optim.cl. norm has no knob but the dtype, begin none. */
+/* optim.cl. norm has no knob but the dtype, begin none. shadow: its dtype, 0 = none. */
 void atto__optim_norm_variant(atto_dtype dtype, atto__variant *out);
 void atto__optim_begin_variant(atto__variant *out);
-void atto__optim_step_variant(const atto__optim_method *method, atto_dtype dtype,
+void atto__optim_step_variant(const atto__optim_method *method, atto_dtype dtype, atto_dtype shadow,
                               atto__variant *out);
 
 /* The compare kernel of elementwise.cl, elements only. */

@@ -452,6 +452,49 @@ static void dropout_is_the_same_with_weights(void **state)
     atto_module_free(m);
 }
 
+/* In 16 bits by autocast: what is rounded to bf16 on the way, some ten numbers one after the other, moves
+ * a result of about 1 by ten times 2^-9; gradients reach f32 parameters in f32. */
+static void autocast_computes_in_16_bits(void **state)
+{
+    (void)state;
+    for (int with_weights = 0; with_weights < 2; with_weights++) {
+        atto_module *m = make_plain(true);
+        test_tensor tx;
+        float whole[N * S * EMBED];
+        atto_var weights;
+        atto_tensor y, dx;
+        const int32_t hidden[N * S] = { 0, 0, 1, 0, 0, 1, 0, 0, 0, 1 };
+        const atto_var x = input(atto_shape3(N, S, EMBED), 3, &tx);
+        const atto_var padding = atto_input(tape, ATTO_I32, atto_shape2(N, S), hidden);
+        const atto_multihead_attention_options options = { .key_padding_mask = &padding,
+                                                           .weights =
+                                                               with_weights ? &weights : NULL };
+        read_var(atto_multihead_attention(tape, m, x, x, x, &options), whole);
+        MUST(atto_tape_autocast(tape, ATTO_BF16));
+        const atto_var low = atto_multihead_attention(tape, m, x, x, x, &options);
+        MUST(atto_var_tensor(tape, low, &y));
+        assert_int_equal(y.dtype, ATTO_BF16);
+        MUST(atto_tape_autocast(tape, ATTO_F32));
+        const atto_var back = atto_cast(tape, low, ATTO_F32);
+        float got[N * S * EMBED];
+        read_var(back, got);
+        for (int i = 0; i < N * S * EMBED; i++) assert_true(fabsf(got[i] - whole[i]) < 10.0f / 512);
+        MUST(atto_backward(tape, atto_reduce(tape, ATTO_REDUCE_SUM, back, NULL)));
+        MUST(atto_var_grad(tape, x, &dx));
+        assert_int_equal(dx.dtype, ATTO_F32);
+        parameter_list params = { .count = 0 };
+        MUST(atto_module_params(m, list_param, &params));
+        for (int i = 0; i < params.count; i++) {
+            MUST(atto_param_grad(params.list[i], &dx));
+            assert_int_equal(dx.dtype, ATTO_F32);
+            expect_finite(&dx);
+        }
+        MUST(atto_tape_end(tape));
+        test_tensor_drop(&tx);
+        atto_module_free(m);
+    }
+}
+
 /* The gradient of weights goes on to queries: against central differences. */
 static double sum_of_squares(atto_module *m, const test_tensor *tx, bool backward, double *dx)
 {
@@ -618,10 +661,15 @@ static void parameters_start_as_pytorchs(void **state)
 #define ON_A_TAPE(test) cmocka_unit_test_setup_teardown(test, open_tape, close_tape)
 
 static const struct CMUnitTest tests[] = {
-    ON_A_TAPE(every_option_matches_pytorch),     ON_A_TAPE(queries_that_see_nothing_give_the_bias),
-    ON_A_TAPE(apply_is_self_attention),          ON_A_TAPE(causal_is_its_mask),
-    ON_A_TAPE(dropout_is_the_same_with_weights), ON_A_TAPE(weights_pass_gradients_on),
-    ON_A_TAPE(bad_modules_are_refused),          ON_A_TAPE(bad_calls_are_refused),
+    ON_A_TAPE(every_option_matches_pytorch),
+    ON_A_TAPE(queries_that_see_nothing_give_the_bias),
+    ON_A_TAPE(apply_is_self_attention),
+    ON_A_TAPE(causal_is_its_mask),
+    ON_A_TAPE(dropout_is_the_same_with_weights),
+    ON_A_TAPE(autocast_computes_in_16_bits),
+    ON_A_TAPE(weights_pass_gradients_on),
+    ON_A_TAPE(bad_modules_are_refused),
+    ON_A_TAPE(bad_calls_are_refused),
     ON_A_TAPE(parameters_start_as_pytorchs),
 };
 TEST_MAIN("multihead_attention", tests)

@@ -32,6 +32,9 @@ static void print_default(const option_row *row)
     case OPTION_SEED:
         printf(" (default: %" PRIu64 ")", *(uint64_t *)row->value);
         break;
+    case OPTION_DTYPE:
+        printf(" (default: %s)", atto_dtype_name(*(atto_dtype *)row->value));
+        break;
     case OPTION_FLAG:
         break;
     }
@@ -86,6 +89,15 @@ static bool parse_number(const option_row *row, const char *text, double *out)
     return *out >= row->min && *out <= row->max; /* false for NaN */
 }
 
+static bool parse_dtype(const char *text, atto_dtype *out)
+{
+    for (int dtype = ATTO_F32; dtype <= ATTO_BF16; dtype++) {
+        *out = (atto_dtype)dtype;
+        if (strcmp(text, atto_dtype_name(*out)) == 0) return true;
+    }
+    return false;
+}
+
 /* Stores the value, or says in expected what it should have been. */
 static bool store(const option_row *row, const char *text, char expected[120])
 {
@@ -94,6 +106,7 @@ static bool store(const option_row *row, const char *text, char expected[120])
         int64_t count;
         uint64_t seed;
         double number;
+        atto_dtype dtype;
     } v;
     number_text(row->min, 15, low);
     number_text(row->max, 15, high);
@@ -117,6 +130,11 @@ static bool store(const option_row *row, const char *text, char expected[120])
         snprintf(expected, 120, "a whole number from 0 to %" PRIu64, UINT64_MAX);
         if (!parse_seed(text, &v.seed)) return false;
         *(uint64_t *)row->value = v.seed;
+        return true;
+    case OPTION_DTYPE:
+        snprintf(expected, 120, "f32, f16 or bf16");
+        if (!parse_dtype(text, &v.dtype)) return false;
+        *(atto_dtype *)row->value = v.dtype;
         return true;
     case OPTION_FLAG:
         *(bool *)row->value = true;

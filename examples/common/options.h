@@ -5,11 +5,14 @@
 
 #include <stdint.h>
 
+#include <attocl.h>
+
 typedef enum option_kind {
     OPTION_TEXT,   /* const char * */
     OPTION_COUNT,  /* int64_t, decimal, min to max */
     OPTION_NUMBER, /* double, min to max */
     OPTION_SEED,   /* uint64_t, decimal or 0x, the whole range */
+    OPTION_DTYPE,  /* atto_dtype: f32, f16 or bf16 */
     OPTION_FLAG    /* bool, takes no value */
 } option_kind;
 
@@ -53,6 +56,8 @@ int options_parse(const option_page *page, int argc, char **argv);
     { "batch", 'b', OPTION_COUNT, value, 1, max, "N", "items per step" }
 #define OPTION_LR(value) \
     { "lr", 'l', OPTION_NUMBER, value, 0, 100, "X", "learning rate" }
+#define OPTION_AMP(value) \
+    { "amp", 'a', OPTION_DTYPE, value, 0, 0, "DTYPE", "mixed precision with f16 or bf16; f32 is none" }
 #define OPTION_RANDOM(value) \
     { "seed", 's', OPTION_SEED, value, 0, 0, "N", "of everything random: same seed, same run" }
 #define OPTION_CSV(value) \

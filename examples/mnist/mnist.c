@@ -27,6 +27,7 @@ static settings defaults(void)
                    .lr = 0.05,
                    .momentum = 0.9,
                    .dropout = 0.2,
+                   .amp = ATTO_F32,
                    .seed = 1 },
     };
 }
@@ -44,6 +45,7 @@ static int parse(settings *s, int argc, char **argv)
           "share of the last step in the next" },
         { "dropout", 'o', OPTION_NUMBER, &s->train.dropout, 0, 1, "P",
           "probability of dropping a hidden unit" },
+        OPTION_AMP(&s->train.amp),
         OPTION_RANDOM(&s->train.seed),
         OPTION_CSV(&s->csv),
         OPTION_PLOT(&s->plot),

@@ -22,11 +22,12 @@ typedef struct trainer {
     atto_optimizer *sgd;
     atto_tape *tape;
     atto_meter *meter;
-    int64_t *order;  /* [train.count] */
-    float *images;   /* [batch, 784] */
-    int32_t *labels; /* [batch] */
-    float *logits;   /* [TEST_BATCH, 10] */
-    int64_t steps;   /* done so far */
+    atto_tensor loss_scale; /* borrowed from the optimiser; 1 where nothing is scaled */
+    int64_t *order;         /* [train.count] */
+    float *images;          /* [batch, 784] */
+    int32_t *labels;        /* [batch] */
+    float *logits;          /* [TEST_BATCH, 10] */
+    int64_t steps;          /* done so far */
 } trainer;
 
 /* ---- the network ---- */
@@ -68,7 +69,7 @@ static atto_status step(trainer *t, int64_t first, int64_t *count)
     const atto_var labels = atto_input(tape, ATTO_I32, atto_shape1(*count), t->labels);
     const atto_var loss = atto_cross_entropy(tape, atto_apply(tape, t->net, x), labels, NULL);
     atto_meter_add(t->meter, tape, loss);
-    TRY_ATTO(atto_backward(tape, loss));
+    TRY_ATTO(atto_backward_from(tape, loss, &t->loss_scale));
     TRY_ATTO(atto_optimizer_step(t->sgd, learning_rate(t)));
     TRY_ATTO(atto_tape_end(tape));
     return ATTO_OK;
@@ -135,7 +136,7 @@ static atto_status test_batch(trainer *t, int64_t first, int64_t *count, double 
     const atto_var labels = atto_input(tape, ATTO_I32, atto_shape1(*count), t->labels);
     const atto_var y = atto_apply(tape, t->net, x);
     TRY_ATTO(atto_var_read(tape, atto_cross_entropy(tape, y, labels, NULL), &loss));
-    TRY_ATTO(atto_var_read(tape, y, t->logits));
+    TRY_ATTO(atto_var_read(tape, atto_cast(tape, y, ATTO_F32), t->logits));
     TRY_ATTO(atto_tape_end(tape));
     *loss_sum += (double)loss * (double)*count;
     *right += count_right(t->logits, t->labels, *count);
@@ -172,6 +173,16 @@ static atto_status make_room(trainer *t)
     return failure(ATTO_E_MEMORY, "no memory for batches of %lld images", (long long)batch);
 }
 
+/* f16 needs the loss scale, for gradients that it has no numbers for; bf16 has f32's range. */
+static atto_status set_precision(trainer *t)
+{
+    const atto_dtype amp = t->options->amp;
+    TRY_ATTO(atto_tape_autocast(t->tape, amp));
+    if (amp == ATTO_F16) TRY_ATTO(atto_optimizer_scale_loss(t->sgd, NULL));
+    TRY_ATTO(atto_optimizer_loss_scale(t->sgd, &t->loss_scale));
+    return ATTO_OK;
+}
+
 static atto_status prepare(trainer *t)
 {
     TRY(make_room(t));
@@ -181,7 +192,7 @@ static atto_status prepare(trainer *t)
     TRY_ATTO(atto_tape_create(t->dev, &t->tape));
     TRY_ATTO(atto_meter_create(t->dev, &t->meter));
     atto_tape_seed(t->tape, t->options->seed, 0);
-    return ATTO_OK;
+    return set_precision(t);
 }
 
 static atto_status run_epochs(trainer *t)

@@ -10,6 +10,7 @@ typedef struct train_options {
     double lr, momentum;
     bool constant_lr; /* else it falls to 0 along a cosine */
     double dropout;   /* behind the hidden layers */
+    atto_dtype amp;   /* f16 or bf16: mixed precision; f32: none */
     uint64_t seed;    /* of initial weights, order and dropout */
 } train_options;
 

@@ -13,6 +13,7 @@ endfunction()
 expect(0 "^Usage: mnist .*--epochs N.*Exit status" ${MNIST} --help)
 expect(2 "^mnist: --epochs is '0', expected a whole number from 1 to" ${MNIST} --epochs 0)
 expect(2 "^mnist: '--epoch5' is no option" ${MNIST} --epoch5)
+expect(2 "^mnist: --amp is 'f64', expected f32, f16 or bf16" ${MNIST} --amp f64)
 expect(1 "^mnist: ATTO_E_IO: /nowhere: no train-images" ${MNIST} --data /nowhere)
 expect(1 "^mnist: ATTO_E_DEVICE: .*no such thing" ${MNIST} --device "no such thing")
 expect(1 "mnist: ATTO_E_IO: /nowhere/x.csv: cannot be written"
@@ -29,3 +30,7 @@ if(EXISTS /dev/full) # Linux: every write fails for want of space
     sh -c "'${MNIST}' --help > /dev/full")
 endif()
 expect(0 "epoch 1/1  loss 0\\.[0-9]+  test loss 0\\.[0-9]+  test accuracy 9[0-9]\\." ${MNIST} --device cpu --epochs 1)
+foreach(dtype IN ITEMS f16 bf16) # mixed precision reads no fewer digits
+  expect(0 "epoch 1/1  loss 0\\.[0-9]+  test loss 0\\.[0-9]+  test accuracy 9[0-9]\\."
+    ${MNIST} --device cpu --epochs 1 --amp ${dtype})
+endforeach()

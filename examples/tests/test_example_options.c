@@ -14,6 +14,7 @@ typedef struct values {
     double lr;
     uint64_t seed;
     bool quiet;
+    atto_dtype amp;
 } values;
 
 static values got;
@@ -27,13 +28,14 @@ static int parse(const char *line, char said[4096])
         OPTION_EPOCHS(&got.epochs),
         OPTION_LR(&got.lr),
         OPTION_RANDOM(&got.seed),
+        OPTION_AMP(&got.amp),
         { "quiet", 0, OPTION_FLAG, &got.quiet, 0, 0, NULL, "say nothing" },
     };
     const option_page page = { "prog", "Does it.\n", rows, COUNT_OF(rows) };
     static char program[] = "prog", nothing[] = "", words[256]; /* texts point into argv */
     char *argv[16] = { program };
     int argc = 1;
-    got = (values){ "auto", 5, 1e-3, 1, false };
+    got = (values){ "auto", 5, 1e-3, 1, false, ATTO_F32 };
     snprintf(words, sizeof words, "%s", line);
     for (char *word = strtok(words, " "); word != NULL; word = strtok(NULL, " "))
         argv[argc++] = strcmp(word, "EMPTY") == 0 ? nothing : word;
@@ -61,12 +63,18 @@ static void options_parse_takes_every_form(void **state)
         const char *line;
         values wanted;
     } rows[] = {
-        { "", { "auto", 5, 1e-3, 1, false } },
-        { "--device cpu --epochs 3 --lr 0.5 --seed 7 --quiet", { "cpu", 3, 0.5, 7, true } },
-        { "--device=opencl --epochs=10000 --lr=0 --seed=0", { "opencl", 10000, 0, 0, false } },
-        { "-d 2 -e1 -l 1e2 -s 0xff", { "2", 1, 100, 255, false } },
-        { "--ep 2 --qu", { "auto", 2, 1e-3, 1, true } },
-        { "--seed 18446744073709551615 -e 2 -e 3", { "auto", 3, 1e-3, UINT64_MAX, false } },
+        { "", { "auto", 5, 1e-3, 1, false, ATTO_F32 } },
+        { "--device cpu --epochs 3 --lr 0.5 --seed 7 --quiet",
+          { "cpu", 3, 0.5, 7, true, ATTO_F32 } },
+        { "--device=opencl --epochs=10000 --lr=0 --seed=0",
+          { "opencl", 10000, 0, 0, false, ATTO_F32 } },
+        { "-d 2 -e1 -l 1e2 -s 0xff", { "2", 1, 100, 255, false, ATTO_F32 } },
+        { "--ep 2 --qu", { "auto", 2, 1e-3, 1, true, ATTO_F32 } },
+        { "--seed 18446744073709551615 -e 2 -e 3",
+          { "auto", 3, 1e-3, UINT64_MAX, false, ATTO_F32 } },
+        { "--amp f16", { "auto", 5, 1e-3, 1, false, ATTO_F16 } },
+        { "-abf16", { "auto", 5, 1e-3, 1, false, ATTO_BF16 } },
+        { "-a f16 --amp=f32", { "auto", 5, 1e-3, 1, false, ATTO_F32 } },
     };
     char said[4096];
     for (int i = 0; i < COUNT_OF(rows); i++) {
@@ -75,7 +83,7 @@ static void options_parse_takes_every_form(void **state)
         assert_string_equal(said, "");
         assert_string_equal(got.device, w->device);
         assert_true(got.epochs == w->epochs && got.lr == w->lr && got.seed == w->seed &&
-                    got.quiet == w->quiet);
+                    got.quiet == w->quiet && got.amp == w->amp);
     }
 }
 
@@ -100,6 +108,9 @@ static void options_parse_names_option_value_and_range(void **state)
         { "--seed -1", "--seed is '-1', expected a whole number from 0 to 18446744073709551615" },
         { "--seed 18446744073709551616", "--seed is '18446744073709551616'" },
         { "--seed 0x", "--seed is '0x'" },
+        { "--amp f64", "--amp is 'f64', expected f32, f16 or bf16" },
+        { "--amp i32", "--amp is 'i32', expected" },
+        { "--amp EMPTY", "--amp is ''" },
         { "--device EMPTY", "--device is ''" },
         { "--device", "'--device' needs a value" },
         { "-d", "'-d' needs a value" },
@@ -126,6 +137,7 @@ static void options_parse_prints_help_with_defaults(void **state)
         "  -e, --epochs N        passes over the training data (default: 5)\n",
         "(default: auto)\n",
         "(default: 0.001)\n",
+        "  -a, --amp DTYPE       mixed precision with f16 or bf16; f32 is none (default: f32)\n",
         "      --quiet           say nothing\n",
         "  -h, --help            this text\n",
         "Exit status: 0 success, 1 something failed, 2 wrong usage.\n",

@@ -178,6 +178,8 @@ typedef struct atto_loss_scale_options {
     double growth;           /**< factor after growth_interval good steps; 0 = 2 */
     double backoff;          /**< factor after a bad one; 0 = 0.5 */
     int32_t growth_interval; /**< 0 = 2000 */
+    int32_t good_steps;      /**< in a row already, of a run that goes on; less than the interval */
+    bool off;                /**< no scaling from now on: GradScaler's enabled=False */
     uint64_t reserved[4];
 } atto_loss_scale_options;
 
@@ -191,10 +193,16 @@ typedef struct atto_loss_scale_options {
  * @param options  NULL = defaults
  * Returns         ATTO_E_NULL, ATTO_E_MEMORY, ATTO_E_ARGUMENT (initial < 2^-126, growth <= 1,
  *                 either infinite as f32, backoff as f32 not in (0, 1), negative interval,
- *                 reserved)
+ *                 good_steps outside 0 to interval - 1, reserved)
  */
 ATTO_API atto_status atto_optimizer_scale_loss(atto_optimizer *opt,
                                                const atto_loss_scale_options *options);
+
+/** The options with which a later run goes on: initial is the scale now, good_steps how many there
+ * were since it changed last; off if steps do not scale. Waits. ATTO_E_NULL, and as
+ * atto_tensor_read. */
+ATTO_API atto_status atto_optimizer_loss_scale_options(const atto_optimizer *opt,
+                                                       atto_loss_scale_options *out);
 
 /** The current scale: one f32 of rank 0 on the device, like a loss; 1 without loss scaling. Borrowed. */
 ATTO_API atto_status atto_optimizer_loss_scale(const atto_optimizer *opt, atto_tensor *out);

@@ -149,7 +149,7 @@
  *                was expanded by strides 0, and have any strides. An output with a stride 0 gets
  *                the sum over that dimension
  *                INNER: a tensor's last dimension has unit stride, the others have any strides
- *   autocast     what autocast will do to the inputs: LOW, F32, WIDEST or FLOW
+ *   autocast     what autocast does to the floats among the inputs: LOW, F32, WIDEST or FLOW
  *   in_place     IN_PLACE: an output may be exactly one of the inputs; else DISTINCT
  *   random       DROPS_BY(field): draws numbers by logical element index when that probability is
  *                above 0; else FIXED

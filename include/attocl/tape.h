@@ -57,6 +57,33 @@ ATTO_API atto_status atto_tape_end(atto_tape *tape);
  * of their scope only. Returns what it was. */
 ATTO_API bool atto_tape_record(atto_tape *tape, bool on);
 
+/**
+ * Mixed precision for what is recorded from now on, over the ends of steps, until it is called
+ * again. Each recorded op brings its float inputs to a dtype of its class (docs/autocast.md):
+ *
+ *     LOW     f16 or bf16: linear, matmul
+ *     F32     f32: softmax, layer and group norm, losses, sums and means, exp, log, pow, ...
+ *     WIDEST  the widest of its inputs: arithmetic with two tensors, where, concat
+ *     FLOW    what they are: activations, dropout, pooling, batch norm, embedding, ...
+ *
+ * Casts are recorded: gradients arrive in the dtype of what was cast, those of f32 parameters in
+ * f32. A value is cast once for each dtype, a parameter once for each change of it; an optimiser
+ * writes the parameters' casts in its own launch from then on. Integers are left alone, and so are
+ * the biases, weights and running statistics in f32 that an op takes beside low inputs; so are
+ * atto_record and ops on tensors (atto_linear_forward, ...). Backward runs in the dtypes of the
+ * forward. What a module's forward switches ends with atto_apply. A cast parameter takes half its
+ * size more memory.
+ *
+ * @param dtype  ATTO_F16 or ATTO_BF16; ATTO_F32 switches it off, as in a new tape. f16 needs
+ *               atto_optimizer_scale_loss
+ * Returns       ATTO_E_NULL; ATTO_E_DTYPE (integers); ATTO_E_STATE (in a backward function)
+ * Source        Micikevicius et al. 2018, arXiv:1710.03740; the lists are those of PyTorch
+ */
+ATTO_API atto_status atto_tape_autocast(atto_tape *tape, atto_dtype dtype);
+
+/** What it was called with last: to switch back, or for recording functions of your own. */
+ATTO_API atto_dtype atto_tape_autocast_dtype(const atto_tape *tape);
+
 /** Where the tape's random numbers (dropout) start. A new tape has seed 0, offset 0; the stream goes
  * on from step to step. */
 ATTO_API void atto_tape_seed(atto_tape *tape, uint64_t seed, uint64_t offset);

@@ -300,6 +300,7 @@ static void step_block(const struct atto__optim_args *a, block_loop loop, int64_
         w.state[i] = a->state[i] ? floats_at(a->state[i], at) : NULL;
     loop(&w);
     if (a->master) store_block(w.p, span_at(a->value, at));
+    if (a->shadow) store_block(w.p, span_at(a->shadow, at));
 }
 
 /* All blocks of a step with one loop. */

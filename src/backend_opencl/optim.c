@@ -69,7 +69,8 @@ atto_status atto__opencl_optim_step(atto_device *dev, const struct atto__optim_a
     const atto__optim_numbers *n = &a->numbers;
     const int64_t items = a->blocks * (ATTO_OPTIM_BLOCK / atto__vector_elements(a->value->dtype));
     atto__variant variant;
-    atto__optim_step_variant(&a->method, a->value->dtype, &variant);
+    atto__optim_step_variant(&a->method, a->value->dtype, a->shadow ? a->shadow->dtype : 0,
+                             &variant);
     atto__args args;
     args.count = 0;
     arg_memory(&args, a->segment_of);
@@ -85,6 +86,7 @@ atto_status atto__opencl_optim_step(atto_device *dev, const struct atto__optim_a
     arg_memory(&args, a->value);
     if (a->master) arg_memory(&args, a->master);
     arg_states(&args, a);
+    if (a->shadow) arg_memory(&args, a->shadow);
     return atto__launch(dev, &variant, &args,
                         atto__group_count(items, atto__opencl_of(dev)->group_size));
 }

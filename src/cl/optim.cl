@@ -17,6 +17,7 @@
  *   ATTO_OPTIM     1        method: ATTO_OPTIM_SGD 0, ADAM 1, RMSPROP 2
  *   ATTO_MOMENTUM  0        1: SGD or RMSprop with a momentum buffer
  *   ATTO_CENTERED  0        1: RMSprop around the average
+ *   ATTO_SHADOW    none     f16 or bf16: the f32 value is written in that dtype as well
  *   and those of atto_kernel.h
  */
 #include "atto_kernel.h"
@@ -37,6 +38,8 @@
 #define ATTO_HAS_SQUARE (ATTO_OPTIM != ATTO_OPTIM_SGD)
 #define ATTO_HAS_MEAN   (ATTO_OPTIM == ATTO_OPTIM_ADAM || ATTO_CENTERED)
 #define ATTO_HAS_BUFFER ATTO_MOMENTUM
+
+#define optim_narrow ATTO_PASTE(atto_narrow_, ATTO_SHADOW)
 
 /* Vectors of 16 bytes in a block. */
 #define ATTO_BLOCK_VECTORS (ATTO_OPTIM_BLOCK / ATTO_VEC)
@@ -212,14 +215,21 @@ ATTO_KERNEL void atto_optim_begin(__global const float2 *partials, /* [spans] */
 #define ATTO_BUFFER_PARAMETER
 #endif
 
+#ifdef ATTO_SHADOW
+#define ATTO_SHADOW_PARAMETER , __global ushort4 *shadow
+#else
+#define ATTO_SHADOW_PARAMETER
+#endif
+
 /* All but the tables is [blocks][BLOCK]. */
-ATTO_KERNEL void atto_optim_step(__global const uint *segment_of,    /* [blocks] */
-                                 __global const float *coefficients, /* [segments][8] */
-                                 const uint blocks, const float momentum, const float weight1,
-                                 const float beta2, const float weight2, const float eps,
-                                 const uint nesterov, __global const ATTO_T *grad,
-                                 __global ATTO_T *value ATTO_MASTER_PARAMETER ATTO_SQUARE_PARAMETER
-                                     ATTO_MEAN_PARAMETER ATTO_BUFFER_PARAMETER)
+ATTO_KERNEL void
+atto_optim_step(__global const uint *segment_of,    /* [blocks] */
+                __global const float *coefficients, /* [segments][8] */
+                const uint blocks, const float momentum, const float weight1, const float beta2,
+                const float weight2, const float eps, const uint nesterov,
+                __global const ATTO_T *grad,
+                __global ATTO_T *value ATTO_MASTER_PARAMETER ATTO_SQUARE_PARAMETER
+                    ATTO_MEAN_PARAMETER ATTO_BUFFER_PARAMETER ATTO_SHADOW_PARAMETER)
 {
     const size_t at = get_global_id(0);
     const size_t block = at / ATTO_BLOCK_VECTORS;
@@ -289,6 +299,11 @@ ATTO_KERNEL void atto_optim_step(__global const uint *segment_of,    /* [blocks]
 #endif
 #if ATTO_HAS_BUFFER
     optim_put(buffer, at, b);
+#endif
+#ifdef ATTO_SHADOW
+    const ushort n0 = optim_narrow(p[0]), n1 = optim_narrow(p[1]);
+    const ushort n2 = optim_narrow(p[2]), n3 = optim_narrow(p[3]);
+    shadow[at] = (ushort4)(n0, n1, n2, n3);
 #endif
 }
 #endif

@@ -129,7 +129,7 @@ atto_var atto_act(atto_tape *tape, atto_var x, atto_activation act, const atto_a
     if (args.dropout > 0.0f) args.rng = atto__tape_draw(tape, atto_tensor_numel(t));
     const atto__binding input = { .field = offsetof(struct atto_act_args, x), .v = x };
     const atto__result y = { .field = offsetof(struct atto_act_args, y),
-                             .dtype = t->dtype,
+                             .like_inputs = true,
                              .shape = atto_shape_of(t->rank, t->shape) };
     return atto__record_op(tape, ATTO_OP_ACT, &args, &input, 1, &y, 1);
 }

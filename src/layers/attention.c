@@ -156,17 +156,21 @@ atto_var atto_scaled_dot_product_attention(atto_tape *tape, atto_var q, atto_var
     const atto_tensor *tk = atto__tape_tensor(tape, what, k);
     const atto_tensor *tv = atto__tape_tensor(tape, what, v);
     if (!tq || !tk || !tv) return atto__no_var();
-    struct atto_attention_args args = { .q = tq, .k = tk, .v = tv };
+    atto_tensor like_k = *tk, like_v = *tv; /* autocast may bring them together */
+    like_k.dtype = like_v.dtype = tq->dtype;
+    struct atto_attention_args args = { .q = tq, .k = &like_k, .v = &like_v };
     if (atto__tape_fail(tape, check_inputs(what, &args)) != ATTO_OK) return atto__no_var();
     if (!take_options(tape, options, &args, atto_tensor_numel(tq) / tq->shape[3] * tk->shape[2]))
         return atto__no_var();
     const bool masked = options && options->mask;
-    const atto__binding inputs[] = { { .field = FIELD(q), .v = q },
-                                     { .field = FIELD(k), .v = k },
-                                     { .field = FIELD(v), .v = v },
-                                     { .field = FIELD(mask), .v = masked ? *options->mask : q } };
+    const atto__binding inputs[] = {
+        { .field = FIELD(q), .v = q },
+        { .field = FIELD(k), .v = k },
+        { .field = FIELD(v), .v = v },
+        { .field = FIELD(mask), .v = masked ? *options->mask : q, .f32_too = true }
+    };
     const atto__result results[] = {
-        { .field = FIELD(y), .dtype = tq->dtype, .shape = output_shape(tq, tv), .like = tq },
+        { .field = FIELD(y), .like_inputs = true, .shape = output_shape(tq, tv), .ordered = true },
         { .field = FIELD(lse), .dtype = ATTO_F32, .shape = lse_shape(tq), .only_saved = true },
     };
     return atto__record_op(tape, ATTO_OP_ATTENTION, &args, inputs, masked ? 4 : 3, results, 2);

@@ -98,6 +98,7 @@ static int32_t bind_inputs(const atto_batch_norm_options *o, atto_var x, atto__b
         if (given[i].v)
             out[count++] = (atto__binding){ .field = given[i].field,
                                             .v = *given[i].v,
+                                            .f32_too = given[i].field != FIELD(residual),
                                             .passes = given[i].passes,
                                             .not_read = given[i].not_read };
     return count;
@@ -121,7 +122,7 @@ atto_var atto_batch_norm(atto_tape *tape, atto_var x, const atto_batch_norm_opti
     const int32_t count = bind_inputs(o, x, inputs);
     const atto__result results[] = {
         { .field = FIELD(y),
-          .dtype = t->dtype,
+          .like_inputs = true,
           .shape = atto_shape_of(t->rank, t->shape),
           .moves = true,
           .innermost = atto__norm_innermost(t) },

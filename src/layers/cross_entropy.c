@@ -145,8 +145,9 @@ atto_var atto_cross_entropy(atto_tape *tape, atto_var x, atto_var target,
     const atto_shape positions = t->rank > 0 ? positions_of(t) : scalar; /* the op refuses rank 0 */
     const bool none_reduced = o->reduction == ATTO_REDUCTION_NONE;
     atto__binding inputs[3] = { { .field = FIELD(x), .v = x },
-                                { .field = FIELD(target), .v = target } };
-    if (o->weight) inputs[2] = (atto__binding){ .field = FIELD(weight), .v = *o->weight };
+                                { .field = FIELD(target), .v = target, .f32_too = true } };
+    if (o->weight)
+        inputs[2] = (atto__binding){ .field = FIELD(weight), .v = *o->weight, .f32_too = true };
     const atto__result results[] = {
         { .field = FIELD(loss), .dtype = ATTO_F32, .shape = none_reduced ? positions : scalar },
         { .field = FIELD(lse), .dtype = ATTO_F32, .shape = positions, .only_saved = true },

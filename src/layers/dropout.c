@@ -36,7 +36,7 @@ atto_var atto_dropout(atto_tape *tape, atto_var x, float p)
     if (p > 0.0f) args.rng = atto__tape_draw(tape, atto_tensor_numel(t));
     const atto__binding input = { .field = offsetof(struct atto_dropout_args, x), .v = x };
     const atto__result y = { .field = offsetof(struct atto_dropout_args, y),
-                             .dtype = t->dtype,
+                             .like_inputs = true,
                              .shape = atto_shape_of(t->rank, t->shape) };
     return atto__record_op(tape, ATTO_OP_DROPOUT, &args, &input, 1, &y, 1);
 }

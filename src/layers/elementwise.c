@@ -350,7 +350,7 @@ static atto_var record_unary(atto_tape *tape, struct atto_unary_args *args, atto
     if (!t) return atto__no_var();
     const atto__binding input = { .field = offsetof(struct atto_unary_args, x), .v = x };
     const atto__result y = { .field = offsetof(struct atto_unary_args, y),
-                             .dtype = t->dtype,
+                             .like_inputs = true,
                              .shape = shape_like(t) };
     return atto__record_op(tape, ATTO_OP_UNARY, args, &input, 1, &y, 1);
 }
@@ -379,7 +379,7 @@ atto_var atto_cast(atto_tape *tape, atto_var x, atto_dtype dtype)
     return atto__record_op(tape, ATTO_OP_CAST, &args, &input, 1, &y, 1);
 }
 
-/* inputs: count of them, whose tensors make the output's shape. dtype 0: that of the last one. */
+/* inputs: count of them, whose tensors make the output's shape. dtype 0: that of the inputs. */
 static atto_var record_together(atto_tape *tape, atto_op op, void *args,
                                 const atto__binding *inputs, int32_t count, size_t y_field,
                                 atto_dtype dtype)
@@ -390,7 +390,8 @@ static atto_var record_together(atto_tape *tape, atto_op op, void *args,
         if (!parts[i]) return atto__no_var();
     }
     const atto__result y = { .field = y_field,
-                             .dtype = dtype ? dtype : parts[count - 1]->dtype,
+                             .like_inputs = dtype == 0,
+                             .dtype = dtype,
                              .shape = shape_together(parts, count) };
     return atto__record_op(tape, op, args, inputs, count, &y, 1);
 }

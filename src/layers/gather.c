@@ -66,7 +66,7 @@ atto_var atto_gather(atto_tape *tape, atto_var x, int32_t dim, atto_var index)
     const atto__binding inputs[] = { { .field = FIELD(x), .v = x },
                                      { .field = FIELD(index), .v = index } };
     const atto__result y = { .field = FIELD(y),
-                             .dtype = t->dtype,
+                             .like_inputs = true,
                              .shape = atto_shape_of(i->rank, i->shape) };
     return atto__record_op(tape, ATTO_OP_GATHER, &args, inputs, 2, &y, 1);
 }

@@ -62,7 +62,7 @@ atto_var atto_glu(atto_tape *tape, atto_var x, int32_t dim, atto_activation act)
     struct atto_glu_args args = { .act = act, .dim = dim };
     const atto__binding input = { .field = offsetof(struct atto_glu_args, x), .v = x };
     const atto__result y = { .field = offsetof(struct atto_glu_args, y),
-                             .dtype = t->dtype,
+                             .like_inputs = true,
                              .shape = half_of(t, dim) };
     return atto__record_op(tape, ATTO_OP_GLU, &args, &input, 1, &y, 1);
 }

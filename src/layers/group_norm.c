@@ -98,6 +98,7 @@ static int32_t bind_inputs(const norm_inputs *in, atto_var x, atto__binding *out
         if (given[i].v)
             out[count++] = (atto__binding){ .field = given[i].field,
                                             .v = *given[i].v,
+                                            .f32_too = true,
                                             .not_read = given[i].not_read };
     return count;
 }
@@ -112,7 +113,7 @@ static atto_var record(atto_tape *tape, atto_var x, const atto_tensor *t,
     const int32_t count = bind_inputs(in, x, inputs);
     const atto__result results[] = {
         { .field = FIELD(y),
-          .dtype = t->dtype,
+          .like_inputs = true,
           .shape = atto_shape_of(t->rank, t->shape),
           .moves = true,
           .innermost = atto__norm_innermost(t) },
@@ -136,7 +137,7 @@ atto_var atto_group_norm(atto_tape *tape, atto_var x, int64_t groups,
     return record(tape, x, t, &args, &in);
 }
 
-/* With the running statistics it is batch norm. */
+/* With the running statistics it is batch norm, but for autocast's class. */
 static atto_var evaluate(atto_tape *tape, atto_var x, const atto_instance_norm_options *o)
 {
     const atto_batch_norm_options options = { .weight = o->weight,
@@ -144,7 +145,7 @@ static atto_var evaluate(atto_tape *tape, atto_var x, const atto_instance_norm_o
                                               .running_mean = o->running_mean,
                                               .running_var = o->running_var,
                                               .eps = o->eps };
-    return atto_batch_norm(tape, x, &options);
+    return atto_batch_norm(tape, atto__autocast_var(tape, x, ATTO_F32), &options);
 }
 
 /* An image's channel of one value has no variance. */

@@ -95,7 +95,7 @@ static atto_var record(atto_tape *tape, const char *what, atto_var x, atto_var i
         return atto__no_var();
     const atto__binding inputs[] = { { .field = FIELD(x), .v = x },
                                      { .field = FIELD(index), .v = index } };
-    const atto__result y = { .field = FIELD(y), .dtype = t->dtype, .shape = shape };
+    const atto__result y = { .field = FIELD(y), .like_inputs = true, .shape = shape };
     return atto__record_op(tape, ATTO_OP_INDEX_SELECT, args, inputs, 2, &y, 1);
 }
 

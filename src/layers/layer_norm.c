@@ -108,10 +108,11 @@ static atto_var record_norm(atto_tape *tape, atto_op op, void *args, const norm_
     const bool centred = op == ATTO_OP_LAYER_NORM;
     atto__binding inputs[3] = { { .field = f->x, .v = x } };
     int32_t count = 1;
-    if (o->weight) inputs[count++] = (atto__binding){ .field = f->w, .v = *o->weight };
-    if (o->bias) inputs[count++] = (atto__binding){ .field = f->b, .v = *o->bias };
+    if (o->weight)
+        inputs[count++] = (atto__binding){ .field = f->w, .v = *o->weight, .f32_too = true };
+    if (o->bias) inputs[count++] = (atto__binding){ .field = f->b, .v = *o->bias, .f32_too = true };
     const atto__result results[] = {
-        { .field = f->y, .dtype = t->dtype, .shape = atto_shape_of(t->rank, t->shape) },
+        { .field = f->y, .like_inputs = true, .shape = atto_shape_of(t->rank, t->shape) },
         { .field = f->rstd, .dtype = ATTO_F32, .shape = rows, .only_saved = true },
         { .field = f->mean, .dtype = ATTO_F32, .shape = rows, .only_saved = true },
     };

@@ -96,9 +96,9 @@ static int32_t bind_inputs(atto_var x, atto_var w, const atto_linear_fused *fuse
 {
     int32_t count = 0;
     out[count++] = (atto__binding){ .field = FIELD(x), .v = x };
-    out[count++] = (atto__binding){ .field = FIELD(w), .v = w };
+    out[count++] = (atto__binding){ .field = FIELD(w), .v = w, .f32_grad = true };
     if (fused && fused->bias)
-        out[count++] = (atto__binding){ .field = FIELD(b), .v = *fused->bias };
+        out[count++] = (atto__binding){ .field = FIELD(b), .v = *fused->bias, .f32_too = true };
     if (fused && fused->residual)
         out[count++] =
             (atto__binding){ .field = FIELD(residual), .v = *fused->residual, .passes = true };
@@ -124,8 +124,8 @@ atto_var atto_linear(atto_tape *tape, atto_var x, atto_var w, const atto_linear_
     atto__binding inputs[4];
     const int32_t count = bind_inputs(x, w, fused, inputs);
     const atto__result results[] = {
-        { .field = FIELD(y), .dtype = tx->dtype, .shape = shape },
-        { .field = FIELD(z), .dtype = tx->dtype, .shape = shape, .only_saved = true }
+        { .field = FIELD(y), .like_inputs = true, .shape = shape },
+        { .field = FIELD(z), .like_inputs = true, .shape = shape, .only_saved = true }
     };
     return atto__record_op(tape, ATTO_OP_LINEAR, &args, inputs, count, results,
                            args.act.kind == ATTO_ACT_IDENTITY ? 1 : 2);

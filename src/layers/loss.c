@@ -202,9 +202,12 @@ static atto_var record(atto_tape *tape, atto_var x, atto_var target, const reque
     atto__binding inputs[4] = { { .field = FIELD(x), .v = x },
                                 { .field = FIELD(target), .v = target } };
     int32_t count = 2;
-    if (r->weight) inputs[count++] = (atto__binding){ .field = FIELD(weight), .v = *r->weight };
+    if (r->weight)
+        inputs[count++] =
+            (atto__binding){ .field = FIELD(weight), .v = *r->weight, .f32_too = true };
     if (r->pos_weight)
-        inputs[count++] = (atto__binding){ .field = FIELD(pos_weight), .v = *r->pos_weight };
+        inputs[count++] =
+            (atto__binding){ .field = FIELD(pos_weight), .v = *r->pos_weight, .f32_too = true };
     const bool none = r->reduction == ATTO_REDUCTION_NONE;
     const atto__result loss = { .field = FIELD(loss),
                                 .dtype = ATTO_F32,

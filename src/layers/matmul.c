@@ -197,10 +197,11 @@ static atto_var record_matrices(atto_tape *tape, atto_var a, atto_var b)
     if (!ta || !tb) return atto__no_var();
     const part pa = { "a", ta }, pb = { "b", tb };
     struct atto_matmul_args args = { .add_da = false };
-    atto__result y = { .field = FIELD(y), .dtype = ta->dtype };
+    atto__result y = { .field = FIELD(y), .like_inputs = true };
     if (atto__tape_fail(tape, check_product("matmul", pa, pb, &y.shape)) != ATTO_OK)
         return atto__no_var();
-    const atto__binding inputs[] = { { .field = FIELD(a), .v = a }, { .field = FIELD(b), .v = b } };
+    const atto__binding inputs[] = { { .field = FIELD(a), .v = a, .f32_grad = true },
+                                     { .field = FIELD(b), .v = b, .f32_grad = true } };
     return atto__record_op(tape, ATTO_OP_MATMUL, &args, inputs, 2, &y, 1);
 }
 

@@ -92,7 +92,8 @@ atto_var atto_nll_loss(atto_tape *tape, atto_var x, atto_var target,
     };
     atto__binding inputs[3] = { { .field = FIELD(x), .v = x },
                                 { .field = FIELD(target), .v = target } };
-    if (o->weight) inputs[2] = (atto__binding){ .field = FIELD(weight), .v = *o->weight };
+    if (o->weight)
+        inputs[2] = (atto__binding){ .field = FIELD(weight), .v = *o->weight, .f32_too = true };
     const bool none = o->reduction == ATTO_REDUCTION_NONE;
     const atto__result results[] = {
         { .field = FIELD(loss),

@@ -315,6 +315,7 @@ static atto_var record_max(atto_tape *tape, const request *r, atto_var x, const 
     atto__result results[2] = { *y, *y };
     results[0].field = offsetof(struct atto_max_pool_args, y);
     results[1].field = offsetof(struct atto_max_pool_args, indices);
+    results[1].like_inputs = false;
     results[1].dtype = dtype;
     results[1].only_saved = indices == NULL;
     results[1].also = indices;
@@ -331,7 +332,7 @@ static atto_var record(atto_tape *tape, atto_status status, const request *r, at
     atto_shape shape;
     if (status == ATTO_OK) status = result_shape(r, t, &shape);
     if (atto__tape_fail(tape, status) != ATTO_OK) return atto__no_var();
-    const atto__result y = { .dtype = t->dtype,
+    const atto__result y = { .like_inputs = true,
                              .shape = shape,
                              .moves = is_channels_last(t, r->window.dims),
                              .innermost = t->rank - 1 - r->window.dims };

@@ -220,7 +220,8 @@ atto_var atto_reduce(atto_tape *tape, atto_reduce_kind kind, atto_var x,
                                   .v = x,
                                   .not_read = not_read };
     const atto__result y = { .field = offsetof(struct atto_reduce_args, y),
-                             .dtype = is_arg(kind) ? position : t->dtype,
+                             .like_inputs = !is_arg(kind),
+                             .dtype = position,
                              .shape = shape_of(t, dims_of(&args, t->rank), o->keep),
                              .not_read = not_read };
     return atto__record_op(tape, ATTO_OP_REDUCE, &args, &input, 1, &y, 1);

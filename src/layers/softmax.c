@@ -54,7 +54,7 @@ static atto_var record(atto_tape *tape, atto_softmax_kind kind, atto_var x, int3
     struct atto_softmax_args args = { .kind = kind, .dim = dim };
     const atto__binding input = { .field = offsetof(struct atto_softmax_args, x), .v = x };
     const atto__result y = { .field = offsetof(struct atto_softmax_args, y),
-                             .dtype = t->dtype,
+                             .like_inputs = true,
                              .shape = atto_shape_of(t->rank, t->shape) };
     return atto__record_op(tape, ATTO_OP_SOFTMAX, &args, &input, 1, &y, 1);
 }

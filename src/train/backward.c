@@ -14,15 +14,18 @@ atto_status atto__accumulate(atto_device *dev, const atto_tensor *dst, const att
     return atto_act_backward(dev, &a);
 }
 
-/* A tensor like the value without gaps: heads side by side or channels_last if it is, else row-major.
- */
-static atto_status alloc_like(atto_device *dev, const atto_tensor *t, atto_tensor *out)
+atto_status atto__alloc_like(atto_device *dev, const atto_tensor *t, atto_dtype dtype,
+                             atto_tensor *out)
 {
     const int32_t last = t->rank - 1;
-    if (t->rank == 4 && t->stride[last] == 1)
-        return atto__alloc_ordered(dev, t->dtype, atto_shape_of(t->rank, t->shape), t, out);
-    return atto__alloc_innermost(dev, t->dtype, atto_shape_of(t->rank, t->shape),
-                                 atto__view_innermost(t), out);
+    const atto_shape shape = atto_shape_of(t->rank, t->shape);
+    if (t->rank == 4 && t->stride[last] == 1) return atto__alloc_ordered(dev, dtype, shape, t, out);
+    return atto__alloc_innermost(dev, dtype, shape, atto__view_innermost(t), out);
+}
+
+static atto_status alloc_like(atto_device *dev, const atto_tensor *t, atto_tensor *out)
+{
+    return atto__alloc_like(dev, t, t->dtype, out);
 }
 
 /* The gradient of a value that wants one; *add as in atto__param_grad_slot. */
@@ -152,8 +155,8 @@ static atto_status assemble(assembly *a)
         *atto__field_of(&a->args, field_at(fields, count, offset)) =
             held_tensor(a->tape, node->inputs[i], node->held_inputs >> i & 1);
         const atto__field *dx = gradient_field(fields, count, offset, ATTO_ROLE_DOUT);
-        if (dx && !node->passes[i] && wants_grad(a->tape, node->inputs[i]))
-            ATTO_TRY(place_target(a, dx, node->inputs[i]));
+        if (dx && !node->passes[i] && wants_grad(a->tape, node->grads[i]))
+            ATTO_TRY(place_target(a, dx, node->grads[i]));
     }
     return ATTO_OK;
 }
@@ -164,8 +167,8 @@ static atto_status pass_gradient(atto_tape *tape, const atto_node *node, int32_t
     const atto_tensor *into;
     bool add;
     const atto__value *output = &atto__values(tape)[node->results[0]];
-    if (!wants_grad(tape, node->inputs[i])) return ATTO_OK;
-    ATTO_TRY(grad_slot(tape, node->inputs[i], &into, &add));
+    if (!wants_grad(tape, node->grads[i])) return ATTO_OK;
+    ATTO_TRY(grad_slot(tape, node->grads[i], &into, &add));
     return add ? atto__accumulate(tape->dev, into, &output->grad)
                : atto_tensor_copy(into, &output->grad);
 }
@@ -226,13 +229,13 @@ static atto_status run_node(atto_tape *tape, atto_node *node)
 {
     uint32_t had = 0;
     for (int32_t i = 0; i < node->input_count; i++)
-        had |= (uint32_t)has_grad(tape, node->inputs[i]) << i;
+        had |= (uint32_t)has_grad(tape, node->grads[i]) << i;
     tape->runs_back = true;
     atto_status status = node->cls->backward(tape, node);
     tape->runs_back = false;
     if (status == ATTO_OK) status = atto_tape_status(tape); /* it may have tried to record */
     for (int32_t i = 0; status != ATTO_OK && i < node->input_count; i++)
-        if (!(had >> i & 1)) forget_grad(tape, node->inputs[i]);
+        if (!(had >> i & 1)) forget_grad(tape, node->grads[i]);
     return status;
 }
 
@@ -352,6 +355,6 @@ atto_status atto_node_input_grad(atto_tape *tape, const atto_node *node, int32_t
     ATTO_REQUIRE(i >= 0 && i < node->input_count, ATTO_E_ARGUMENT,
                  "%s: there is no input %d, only %d", name_of(node), (int)i,
                  (int)node->input_count);
-    if (!wants_grad(tape, node->inputs[i])) return ATTO_OK;
-    return grad_slot(tape, node->inputs[i], out, add);
+    if (!wants_grad(tape, node->grads[i])) return ATTO_OK;
+    return grad_slot(tape, node->grads[i], out, add);
 }

@@ -350,7 +350,8 @@ static atto_status check_apply(const atto_tape *tape, const atto_module *m, int3
     return ATTO_OK;
 }
 
-/* In a scope: of what forward records only its result is named afterwards. */
+/* In a scope: of what forward records only its result is named afterwards. How it has switched
+ * autocast is over as well. */
 static atto_var apply(atto_tape *tape, atto_module *m, const atto_var *inputs, int32_t count)
 {
     if (!tape || tape->status != ATTO_OK) return atto__no_var();
@@ -360,12 +361,14 @@ static atto_var apply(atto_tape *tape, atto_module *m, const atto_var *inputs, i
     atto_scope_begin(tape);
     const uint32_t generation = tape->generation;
     const size_t scopes = tape->scopes.count;
+    const atto_dtype autocast = tape->autocast;
     const atto_var y = count == 1 ? m->cls->forward(m, tape, inputs[0])
                                   : m->cls->forward2(m, tape, inputs[0], inputs[1]);
     if (tape->generation != generation || tape->scopes.count != scopes)
         atto__tape_fail(tape, atto__fail(ATTO_E_STATE, "%s: its forward ended the %s of its caller",
                                          m->cls->name,
                                          tape->generation != generation ? "step" : "scope"));
+    tape->autocast = autocast;
     atto_scope_end(tape, &y, 1);
     return tape->status == ATTO_OK ? y : atto__no_var();
 }

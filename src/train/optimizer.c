@@ -157,6 +157,7 @@ static void free_chunk(atto__chunk *c)
     atto_tensor_free(&c->value);
     atto_tensor_free(&c->grad);
     atto_tensor_free(&c->master);
+    atto_tensor_free(&c->shadow);
     for (int32_t i = 0; i < ATTO_OPTIM_STATES; i++) atto_tensor_free(&c->state[i]);
     atto_tensor_free(&c->segment_of);
 }

@@ -27,6 +27,7 @@ typedef struct atto__chunk {
     int64_t first_span; /* of its partials */
     atto_tensor value, grad;
     atto_tensor master; /* f32; none for f32 values */
+    atto_tensor shadow; /* of f32 values that autocast reads in f16 or bf16; none before it does */
     atto_tensor state[ATTO_OPTIM_STATES];
     atto_tensor segment_of; /* i32 [blocks] */
     bool is_active;         /* some segment has a gradient in this step */
@@ -111,6 +112,10 @@ static inline atto__optim_function atto__optim_slot(const atto__vtable *vt, atto
 /* optimizer_fallback.c: that part on the CPU backend, through host copies. */
 atto_status atto__optim_fallback(atto_device *dev, atto__optim_part part,
                                  const struct atto__optim_args *args);
+
+/* pack.c: a vector of n zeros. Also the elements that belong to no parameter stay 0. */
+atto_status atto__optimizer_zeros(const atto_optimizer *o, atto_dtype dtype, int64_t n,
+                                  atto_tensor *out);
 
 /* A parameter's elements of one of its chunk's vectors, in its shape. */
 atto_tensor atto__optimizer_view(const atto__trained *t, const atto_tensor *vector);

@@ -11,7 +11,7 @@ typedef struct guest {
     bool writes;
 } guest;
 
-#define MOST_GUESTS 10
+#define MOST_GUESTS 11
 
 typedef struct party {
     guest list[MOST_GUESTS];
@@ -45,6 +45,7 @@ static party guests_of(atto__optim_part part, struct atto__optim_args *a)
     if (part == ATTO_OPTIM_STEP) {
         invite(&p, &a->value, true);
         invite(&p, &a->master, true);
+        invite(&p, &a->shadow, true);
         for (int32_t i = 0; i < ATTO_OPTIM_STATES; i++) invite(&p, &a->state[i], true);
     }
     return p;

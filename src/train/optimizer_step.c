@@ -63,14 +63,37 @@ atto_status atto_optimizer_scale_loss(atto_optimizer *opt, const atto_loss_scale
                  backoff);
     ATTO_REQUIRE(o->growth_interval >= 0, ATTO_E_ARGUMENT,
                  "optimizer_scale_loss: growth_interval is %d", (int)o->growth_interval);
-    const float control[] = { [ATTO_CONTROL_SCALE] = (float)initial, [ATTO_CONTROL_GOOD] = 0.0f };
-    atto_tensor both;
-    ATTO_TRY(atto_tensor_slice(&opt->control, 0, 0, 2, 1, &both));
+    const int32_t interval = o->growth_interval ? o->growth_interval : 2000;
+    ATTO_REQUIRE(o->good_steps >= 0 && o->good_steps < interval, ATTO_E_ARGUMENT,
+                 "optimizer_scale_loss: good_steps is %d, expected 0 to %d", (int)o->good_steps,
+                 (int)interval - 1);
+    const float control[] = { [ATTO_CONTROL_SCALE] = o->off ? 1.0f : (float)initial,
+                              [ATTO_CONTROL_GOOD] = (float)o->good_steps };
+    const atto_tensor both = atto_tensor_of(opt->control.buffer, ATTO_F32, atto_shape1(2), 0);
     ATTO_TRY(atto_tensor_write(&both, control));
     opt->numbers.growth = (float)growth;
     opt->numbers.backoff = (float)backoff;
-    opt->numbers.growth_interval = o->growth_interval ? (float)o->growth_interval : 2000.0f;
-    set_mode(opt, ATTO_OPTIM_SCALES | ATTO_OPTIM_MEASURES, true);
+    opt->numbers.growth_interval = (float)interval;
+    set_mode(opt, ATTO_OPTIM_SCALES, !o->off);
+    set_mode(opt, ATTO_OPTIM_MEASURES, !o->off || opt->max_norm > 0.0f);
+    return ATTO_OK;
+}
+
+atto_status atto_optimizer_loss_scale_options(const atto_optimizer *opt,
+                                              atto_loss_scale_options *out)
+{
+    ATTO_REQUIRE(opt && out, ATTO_E_NULL, "optimizer_loss_scale_options: %s is NULL",
+                 opt ? "out" : "opt");
+    memset(out, 0, sizeof *out);
+    out->off = !(opt->mode & ATTO_OPTIM_SCALES);
+    if (out->off) return ATTO_OK;
+    float control[ATTO_CONTROL_WORDS];
+    ATTO_TRY(atto_tensor_read(&opt->control, control));
+    out->initial = (double)control[ATTO_CONTROL_SCALE];
+    out->growth = (double)opt->numbers.growth;
+    out->backoff = (double)opt->numbers.backoff;
+    out->growth_interval = (int32_t)opt->numbers.growth_interval;
+    out->good_steps = (int32_t)control[ATTO_CONTROL_GOOD];
     return ATTO_OK;
 }
 
@@ -168,6 +191,33 @@ static atto_status refresh_masters(atto_optimizer *o)
     return ATTO_OK;
 }
 
+/* A parameter's shadow moves into its chunk's vector, which steps write. Of two dtypes in one chunk
+ * the last has the vector; parameters of the other are cast when they are used. */
+static atto_status adopt_shadow(const atto_optimizer *o, const atto__trained *t)
+{
+    atto__chunk *c = &o->chunks[t->chunk];
+    atto_tensor *shadow = &t->p->shadow;
+    if (c->dtype != ATTO_F32 || !shadow->buffer || shadow->buffer == c->shadow.buffer)
+        return ATTO_OK;
+    if (c->shadow.dtype != shadow->dtype) {
+        atto_tensor_free(&c->shadow);
+        ATTO_TRY(atto__optimizer_zeros(o, shadow->dtype, c->blocks * ATTO_OPTIM_BLOCK, &c->shadow));
+    }
+    const atto_tensor view = atto__optimizer_view(t, &c->shadow);
+    ATTO_TRY(atto_tensor_copy(&view, shadow));
+    atto_tensor_free(shadow);
+    atto_tensor_retain(&view);
+    *shadow = view;
+    return ATTO_OK;
+}
+
+static atto_status adopt_shadows(const atto_optimizer *o)
+{
+    for (int32_t s = 0; s < o->trained_count; s++)
+        if (o->flags_next[s]) ATTO_TRY(adopt_shadow(o, &o->trained[s]));
+    return ATTO_OK;
+}
+
 static struct atto__optim_args args_of(const atto_optimizer *o, double lr)
 {
     return (struct atto__optim_args){
@@ -196,6 +246,7 @@ static void point_at(struct atto__optim_args *a, const atto__chunk *c)
     a->value = &c->value;
     a->grad = &c->grad;
     a->master = c->master.buffer ? &c->master : NULL;
+    a->shadow = c->shadow.buffer ? &c->shadow : NULL;
     for (int32_t i = 0; i < ATTO_OPTIM_STATES; i++)
         a->state[i] = c->state[i].buffer ? &c->state[i] : NULL;
 }
@@ -235,16 +286,23 @@ static atto_status step_chunks(atto_optimizer *o, struct atto__optim_args *a)
     return ATTO_OK;
 }
 
-/* Values have changed, as far as the host knows: whether a step was skipped only the device
- * does. */
-static void use_up_gradients(atto_optimizer *o)
+/* The value has changed, as far as the host knows: whether the step was skipped only the device
+ * does. So a shadow is the value's if it was before; an old one stays old in a skipped step. */
+static void use_up_gradient(const atto_optimizer *o, atto__trained *t, bool done)
 {
-    for (int32_t s = 0; s < o->trained_count; s++) {
-        atto__trained *t = &o->trained[s];
-        if (!o->flags_next[s]) continue;
-        t->p->has_grad = false;
-        t->version = ++t->p->version;
-    }
+    atto_param *p = t->p;
+    const bool is_written =
+        p->shadow.buffer && p->shadow.buffer == o->chunks[t->chunk].shadow.buffer;
+    const bool follows = done && is_written && atto__param_has_shadow(p);
+    p->has_grad = false;
+    t->version = ++p->version;
+    if (follows) p->shadow_stamp = atto__param_stamp(p);
+}
+
+static void use_up_gradients(const atto_optimizer *o, bool done)
+{
+    for (int32_t s = 0; s < o->trained_count; s++)
+        if (o->flags_next[s]) use_up_gradient(o, &o->trained[s], done);
 }
 
 atto_status atto_optimizer_step(atto_optimizer *opt, double lr)
@@ -257,9 +315,10 @@ atto_status atto_optimizer_step(atto_optimizer *opt, double lr)
     ATTO_TRY(check_memory(opt));
     ATTO_TRY(write_flags(opt));
     ATTO_TRY(refresh_masters(opt));
+    ATTO_TRY(adopt_shadows(opt));
     struct atto__optim_args args = args_of(opt, lr);
     ATTO_TRY(begin(opt, &args));
     const atto_status status = step_chunks(opt, &args);
-    use_up_gradients(opt); /* also after a failure: some may have been applied */
+    use_up_gradients(opt, status == ATTO_OK); /* after a failure too: some may be applied */
     return status == ATTO_OK ? atto__device_finish_call(opt->dev) : status;
 }

@@ -136,22 +136,23 @@ static atto_status plan(atto_optimizer *o, int64_t chunk_bytes)
 
 /* ---- memory ---- */
 
-/* A vector of zeros. Also the elements that belong to no parameter stay 0. */
-static atto_status zeros(atto_device *dev, atto_dtype dtype, int64_t n, atto_tensor *out)
+atto_status atto__optimizer_zeros(const atto_optimizer *o, atto_dtype dtype, int64_t n,
+                                  atto_tensor *out)
 {
-    ATTO_TRY(atto_tensor_alloc(dev, dtype, atto_shape1(n), out));
+    ATTO_TRY(atto_tensor_alloc(o->dev, dtype, atto_shape1(n), out));
     return atto_tensor_fill(out, 0.0);
 }
 
 static atto_status allocate_chunk(atto_optimizer *o, atto__chunk *c)
 {
     const int64_t n = c->blocks * BLOCK;
-    ATTO_TRY(zeros(o->dev, c->dtype, n, &c->value));
-    ATTO_TRY(zeros(o->dev, c->dtype, n, &c->grad));
-    if (c->dtype != ATTO_F32) ATTO_TRY(zeros(o->dev, ATTO_F32, n, &c->master));
+    ATTO_TRY(atto__optimizer_zeros(o, c->dtype, n, &c->value));
+    ATTO_TRY(atto__optimizer_zeros(o, c->dtype, n, &c->grad));
+    if (c->dtype != ATTO_F32) ATTO_TRY(atto__optimizer_zeros(o, ATTO_F32, n, &c->master));
     for (int32_t i = 0; i < ATTO_OPTIM_STATES; i++)
-        if (atto__optim_keeps(&o->method, i)) ATTO_TRY(zeros(o->dev, ATTO_F32, n, &c->state[i]));
-    return zeros(o->dev, ATTO_I32, c->blocks, &c->segment_of);
+        if (atto__optim_keeps(&o->method, i))
+            ATTO_TRY(atto__optimizer_zeros(o, ATTO_F32, n, &c->state[i]));
+    return atto__optimizer_zeros(o, ATTO_I32, c->blocks, &c->segment_of);
 }
 
 static atto_status allocate_tables(atto_optimizer *o)
@@ -171,7 +172,7 @@ static atto_status allocate_tables(atto_optimizer *o)
         { &o->control, ATTO_F32, ATTO_CONTROL_WORDS },
     };
     for (size_t i = 0; i < sizeof list / sizeof list[0]; i++)
-        ATTO_TRY(zeros(o->dev, list[i].dtype, list[i].n, list[i].t));
+        ATTO_TRY(atto__optimizer_zeros(o, list[i].dtype, list[i].n, list[i].t));
     o->flags_written = atto__alloc((size_t)segments * sizeof *o->flags_written);
     o->flags_next = atto__alloc((size_t)segments * sizeof *o->flags_next);
     ATTO_REQUIRE(o->flags_written && o->flags_next, ATTO_E_MEMORY, "%s_create: out of host memory",

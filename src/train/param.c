@@ -40,6 +40,7 @@ void atto_param_free(atto_param *p)
     if (!p || atomic_fetch_sub(&p->references, 1) > 1) return;
     atto_tensor_free(&p->value);
     atto_tensor_free(&p->grad);
+    atto_tensor_free(&p->shadow);
     atto__device_release(p->dev);
     atto__free(p);
 }
@@ -122,6 +123,20 @@ atto_status atto__param_grad_slot(atto_param *p, const atto_tensor **out, bool *
     return ATTO_OK;
 }
 
+atto_status atto__param_as(atto_param *p, atto_dtype dtype, const atto_tensor **out)
+{
+    if (p->shadow.dtype != dtype) {
+        atto_tensor_free(&p->shadow);
+        p->shadow_stamp = 0;
+        const atto_shape shape = atto_shape_of(p->value.rank, p->value.shape);
+        ATTO_TRY(atto_tensor_alloc(p->dev, dtype, shape, &p->shadow));
+    }
+    if (!atto__param_has_shadow(p)) ATTO_TRY(atto_tensor_copy(&p->shadow, &p->value));
+    p->shadow_stamp = atto__param_stamp(p);
+    *out = &p->shadow;
+    return ATTO_OK;
+}
+
 static atto_status move_tensor(atto_tensor *from, const atto_tensor *to, bool copy)
 {
     if (copy) ATTO_TRY(atto_tensor_copy(to, from));
@@ -135,5 +150,6 @@ atto_status atto__param_move(atto_param *p, const atto_tensor *value, const atto
 {
     ATTO_TRY(move_tensor(&p->value, value, true));
     p->is_packed = true;
+    p->shadow_stamp = 0; /* the new buffer has counts of its own */
     return grad ? move_tensor(&p->grad, grad, p->has_grad) : ATTO_OK;
 }

@@ -49,6 +49,8 @@ typedef struct recording {
     int32_t input_count;
     const atto__result *results;
     int32_t result_count;
+    int32_t slots[ATTO_NODE_INPUTS]; /* the inputs as autocast hands them on, */
+    int32_t grads[ATTO_NODE_INPUTS]; /* and where their gradients go */
     bool wants_grad;
     atto_tensor made[ATTO_NODE_RESULTS];
     atto_var vars[ATTO_NODE_RESULTS]; /* of those that were made, once they are pushed */
@@ -59,19 +61,55 @@ static const atto_tensor **slot_of(void *args, size_t field)
     return (const atto_tensor **)(void *)((char *)args + field);
 }
 
-/* Points the args at the inputs' tensors, which stay where they are until the next value is
- * pushed. */
-static bool place_inputs(recording *r)
+static bool find_inputs(recording *r)
 {
     for (int32_t i = 0; i < r->input_count; i++) {
         const atto__value *value =
             atto__tape_value(r->tape, r->info->name[ATTO_FORWARD], r->inputs[i].v);
         if (!value) return false;
-        *slot_of(r->args, r->inputs[i].field) = &value->tensor;
+        r->slots[i] = r->grads[i] = r->inputs[i].v.slot;
         r->wants_grad = r->wants_grad || (r->tape->records && value->needs_grad);
     }
-    if (!atto__is_float(r->results[0].dtype)) r->wants_grad = false; /* integers have no gradient */
     return true;
+}
+
+static atto_status cast_inputs(recording *r)
+{
+    const atto_dtype dtype = atto__autocast_dtype(r->tape, r->op, r->args, r->inputs,
+                                                  r->input_count, r->results[0].like_inputs);
+    for (int32_t i = 0; dtype && i < r->input_count; i++)
+        if (atto__autocast_applies(r->tape, &r->inputs[i], dtype))
+            ATTO_TRY(
+                atto__autocast_value(r->tape, &r->inputs[i], dtype, &r->slots[i], &r->grads[i]));
+    return ATTO_OK;
+}
+
+/* The recording's own holds on what autocast has made. */
+static void drop_casts(const recording *r)
+{
+    for (int32_t i = 0; i < r->input_count; i++)
+        if (r->slots[i] != r->inputs[i].v.slot)
+            atto__value_drop(&atto__values(r->tape)[r->slots[i]]);
+}
+
+/* Of those that follow the inputs: that of the first float, or without floats of the first. */
+static atto_dtype result_dtype(const recording *r, int32_t i)
+{
+    if (!r->results[i].like_inputs) return r->results[i].dtype;
+    for (int32_t k = 0; k < r->input_count; k++) {
+        const atto_dtype dtype = atto__values(r->tape)[r->slots[k]].tensor.dtype;
+        if (atto__is_float(dtype)) return dtype;
+    }
+    return atto__values(r->tape)[r->slots[0]].tensor.dtype;
+}
+
+/* Points the args at the inputs' tensors, which stay where they are until the next value is
+ * pushed. */
+static void place_inputs(recording *r)
+{
+    for (int32_t i = 0; i < r->input_count; i++)
+        *slot_of(r->args, r->inputs[i].field) = &atto__values(r->tape)[r->slots[i]].tensor;
+    if (!atto__is_float(result_dtype(r, 0))) r->wants_grad = false; /* integers have no gradient */
 }
 
 atto_status atto__alloc_innermost(atto_device *dev, atto_dtype dtype, atto_shape shape,
@@ -116,12 +154,15 @@ atto_status atto__alloc_ordered(atto_device *dev, atto_dtype dtype, atto_shape s
     return atto_tensor_permute(out, inverse, out);
 }
 
-static atto_status alloc_result(atto_device *dev, const atto__result *result, atto_tensor *out)
+static atto_status alloc_result(const recording *r, int32_t i, atto_tensor *out)
 {
+    const atto__result *result = &r->results[i];
+    const atto_dtype dtype = result_dtype(r, i);
     const int32_t innermost = result->moves ? result->innermost : result->shape.rank - 1;
-    if (result->like)
-        return atto__alloc_ordered(dev, result->dtype, result->shape, result->like, out);
-    return atto__alloc_innermost(dev, result->dtype, result->shape, innermost, out);
+    if (!result->ordered)
+        return atto__alloc_innermost(r->tape->dev, dtype, result->shape, innermost, out);
+    const atto__value *leader = &atto__values(r->tape)[r->slots[result->leader]];
+    return atto__alloc_ordered(r->tape->dev, dtype, result->shape, &leader->tensor, out);
 }
 
 static atto_status make_results(recording *r)
@@ -129,7 +170,7 @@ static atto_status make_results(recording *r)
     for (int32_t i = 0; i < r->result_count; i++) {
         const atto__result *result = &r->results[i];
         if (result->only_saved && !r->wants_grad) continue;
-        ATTO_TRY(alloc_result(r->tape->dev, result, &r->made[i]));
+        ATTO_TRY(alloc_result(r, i, &r->made[i]));
         *slot_of(r->args, result->field) = &r->made[i];
     }
     return ATTO_OK;
@@ -163,7 +204,8 @@ static atto_status push_node(recording *r, atto_var *out)
         atto__tape_push_node(r->tape, &atto__table_op_class, r->args, r->info->args_bytes, &node));
     node->op = r->op;
     for (int32_t i = 0; i < r->input_count; i++) {
-        node->inputs[i] = r->inputs[i].v.slot;
+        node->inputs[i] = r->slots[i];
+        node->grads[i] = r->grads[i];
         node->input_fields[i] = r->inputs[i].field;
         node->passes[i] = r->inputs[i].passes;
         if (is_read_backward(r, r->inputs[i].field) && !r->inputs[i].not_read)
@@ -188,6 +230,8 @@ static atto_status push_node(recording *r, atto_var *out)
 
 static atto_status run_and_record(recording *r, atto_var *out)
 {
+    ATTO_TRY(cast_inputs(r));
+    place_inputs(r);
     ATTO_TRY(make_results(r));
     ATTO_TRY(atto__run(r->tape->dev, r->op, ATTO_FORWARD, r->args));
     if (r->wants_grad) return push_node(r, out);
@@ -208,9 +252,10 @@ atto_var atto__record_op(atto_tape *tape, atto_op op, void *args, const atto__bi
                     .results = results,
                     .result_count = result_count };
     atto_var out = atto__no_var();
-    if (!place_inputs(&r)) return out;
+    if (!find_inputs(&r)) return out;
     const bool failed = atto__tape_fail(tape, run_and_record(&r, &out)) != ATTO_OK;
     if (failed) out = atto__no_var();
+    drop_casts(&r);
     for (int32_t i = 1; i < result_count; i++)
         if (results[i].also) *results[i].also = failed ? atto__no_var() : r.vars[i];
     for (int32_t i = 0; i < result_count; i++)
@@ -252,7 +297,7 @@ static atto_status record_users(atto_tape *tape, const atto_op_class *cls, const
     if (!wants_grad) return ATTO_OK;
     atto_node *node;
     ATTO_TRY(atto__tape_push_node(tape, cls, args, args_bytes, &node));
-    for (int32_t i = 0; i < count; i++) node->inputs[i] = inputs[i].slot;
+    for (int32_t i = 0; i < count; i++) node->inputs[i] = node->grads[i] = inputs[i].slot;
     node->input_count = count;
     node->results[0] = out->slot;
     node->result_count = 1;

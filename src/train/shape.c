@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "layers/checks.h"
 #include "layout.h"
 #include "train/tape.h"
 
@@ -348,20 +349,24 @@ static atto_var concat_few(atto_tape *tape, const atto_var *parts, int32_t count
     return atto__record_unread(tape, &concat_class, &at, sizeof at, parts, count, &out);
 }
 
-/* More values than a node takes are joined in as many parts. stacks: each is given dimension dim
- * first. */
+/* One of the values, in that dtype (0: its own); stacks: given dimension dim. */
+static atto_var one_part(atto_tape *tape, atto_var part, int32_t dim, bool stacks, atto_dtype dtype)
+{
+    if (dtype) part = atto__autocast_var(tape, part, dtype);
+    return stacks ? atto_unsqueeze(tape, part, dim) : part;
+}
+
+/* More values than a node takes are joined in as many parts. */
 static atto_var concat_any(atto_tape *tape, const atto_var *parts, int32_t count, int32_t dim,
-                           bool stacks)
+                           bool stacks, atto_dtype dtype)
 {
     atto_var few[ATTO_NODE_INPUTS];
     const int32_t most = ATTO_NODE_INPUTS, groups = count < most ? count : most;
     for (int32_t i = 0; i < groups; i++) {
         const int32_t begin = (int32_t)((int64_t)count * i / groups);
         const int32_t end = (int32_t)((int64_t)count * (i + 1) / groups);
-        if (end - begin > 1)
-            few[i] = concat_any(tape, parts + begin, end - begin, dim, stacks);
-        else
-            few[i] = stacks ? atto_unsqueeze(tape, parts[begin], dim) : parts[begin];
+        few[i] = end - begin > 1 ? concat_any(tape, parts + begin, end - begin, dim, stacks, dtype)
+                                 : one_part(tape, parts[begin], dim, stacks, dtype);
     }
     return concat_few(tape, few, groups, dim);
 }
@@ -376,16 +381,32 @@ static bool has_parts(atto_tape *tape, const char *call, const atto_var *parts, 
     return false;
 }
 
+/* The widest of the floats, for autocast; 0 if it is off, or for integers. */
+static atto_dtype widest(atto_tape *tape, const atto_var *parts, int32_t count)
+{
+    atto_dtype dtype = 0;
+    for (int32_t i = 0; atto_tape_autocast_dtype(tape) != ATTO_F32 && i < count; i++) {
+        const atto_tensor *t = atto__tape_tensor(tape, "concat", parts[i]);
+        if (t && atto__is_float(t->dtype)) dtype = dtype ? atto__wider(dtype, t->dtype) : t->dtype;
+    }
+    return dtype;
+}
+
+static atto_var join_all(atto_tape *tape, const char *call, const atto_var *inputs, int32_t count,
+                         int32_t dim, bool stacks)
+{
+    if (!has_parts(tape, call, inputs, count)) return atto__no_var();
+    return concat_any(tape, inputs, count, dim, stacks, widest(tape, inputs, count));
+}
+
 atto_var atto_concat(atto_tape *tape, const atto_var *inputs, int32_t count, int32_t dim)
 {
-    return has_parts(tape, "concat", inputs, count) ? concat_any(tape, inputs, count, dim, false)
-                                                    : atto__no_var();
+    return join_all(tape, "concat", inputs, count, dim, false);
 }
 
 atto_var atto_stack(atto_tape *tape, const atto_var *inputs, int32_t count, int32_t dim)
 {
-    return has_parts(tape, "stack", inputs, count) ? concat_any(tape, inputs, count, dim, true)
-                                                   : atto__no_var();
+    return join_all(tape, "stack", inputs, count, dim, true);
 }
 
 /* ---- pad ---- */

@@ -45,6 +45,7 @@ atto_status atto_tape_create(atto_device *dev, atto_tape **out)
     tape->dev = dev;
     tape->generation = next_generation();
     tape->records = true;
+    tape->autocast = ATTO_F32;
     atto__device_retain(dev);
     *out = tape;
     return ATTO_OK;
@@ -56,6 +57,7 @@ static void forget_values(atto_tape *tape)
         atto__value *value = &atto__values(tape)[i];
         atto_tensor_free(&value->tensor);
         atto_tensor_free(&value->grad);
+        atto_tensor_free(&value->cast);
         atto_param_free(value->param);
     }
     tape->values.count = tape->nodes.count = tape->args.count = tape->scopes.count = 0;
@@ -354,6 +356,7 @@ void atto_scope_end(atto_tape *tape, const atto_var *keep, int32_t count)
         atto__value *value = &atto__values(tape)[slot];
         if (!value->is_named || is_kept(tape, keep, count, slot)) continue;
         value->is_named = false;
+        atto_tensor_free(&value->cast); /* nobody can ask for it any more */
         atto__value_drop(value);
     }
 }

@@ -20,6 +20,7 @@ typedef struct atto__value {
     bool is_named;      /* the user may name it: its scope is open */
     bool is_borrowed;   /* the caller has the tensor as well */
     bool needs_grad;
+    atto_tensor cast; /* what autocast has made of it, for as long as the user may name it */
 } atto__value;
 
 #define ATTO_NODE_RESULTS 4
@@ -30,6 +31,7 @@ struct atto_node {
     atto_op op; /* ATTO_OP_COUNT: the user's */
     int32_t inputs[ATTO_NODE_INPUTS];
     size_t input_fields[ATTO_NODE_INPUTS]; /* offsets in the args struct */
+    int32_t grads[ATTO_NODE_INPUTS];       /* which value gets the gradient: mostly the input */
     bool passes[ATTO_NODE_INPUTS];         /* the gradient is the output's */
     int32_t input_count;
     int32_t results[ATTO_NODE_RESULTS]; /* the first is the output */
@@ -50,7 +52,8 @@ struct atto_tape {
     atto_device *dev; /* holds a reference */
     uint32_t generation;
     bool records;
-    bool runs_back; /* nothing may be recorded: pointers to values and nodes are out */
+    bool runs_back;      /* nothing may be recorded: pointers to values and nodes are out */
+    atto_dtype autocast; /* f32: off */
     atto_rng rng;
     atto_status status; /* the step's first error */
     char message[1024];
@@ -112,19 +115,24 @@ typedef struct atto__binding {
     atto_var v;
     bool passes;   /* its gradient is the output's, whatever field the op has for it */
     bool not_read; /* this call's backward does not read it, whatever the role says */
+    bool f32_too;  /* the op takes it in f32, whatever the others are: autocast leaves it so */
+    bool f32_grad; /* the op writes its gradient in f32, whatever it is itself */
 } atto__binding;
 
 /* An output to be made. */
 typedef struct atto__result {
     size_t field;
+    bool
+        like_inputs; /* the dtype is that of the op's floats, as autocast leaves them, instead of */
     atto_dtype dtype;
     atto_shape shape;
     bool only_saved; /* for backward alone: made only if there will be one */
     bool not_read;   /* as above */
-    bool moves;      /* dimension `innermost` is that in memory; else it is row-major, */
+    bool moves;      /* dimension `innermost` is that in memory; else it is row-major */
     int32_t innermost;
-    const atto_tensor *like; /* or, if given, its dimensions follow each other as this one's do */
-    atto_var *also;          /* of the results behind the first: gets it, for the caller */
+    bool ordered; /* its dimensions follow each other in memory as those of input `leader` do */
+    int32_t leader;
+    atto_var *also; /* of the results behind the first: gets it, for the caller */
 } atto__result;
 
 /* Runs the op forward and records it. Tensor fields of args are filled in here; results[0] is what
@@ -136,6 +144,25 @@ atto_var atto__record_op(atto_tape *tape, atto_op op, void *args, const atto__bi
 atto_var atto__record_unread(atto_tape *tape, const atto_op_class *cls, const void *args,
                              size_t args_bytes, const atto_var *inputs, int32_t count,
                              atto_tensor *output);
+
+/* autocast.c: the dtype that autocast wants the float inputs of this call to have; 0 if it is off.
+ * like_inputs: the result's dtype follows from theirs. */
+atto_dtype atto__autocast_dtype(const atto_tape *tape, atto_op op, const void *args,
+                                const atto__binding *inputs, int32_t count, bool like_inputs);
+
+/* autocast.c: whether autocast brings that input to that dtype. */
+bool atto__autocast_applies(const atto_tape *tape, const atto__binding *input, atto_dtype dtype);
+
+/* autocast.c: a value of that dtype, which nobody names; one hold is the caller's. *grad is the
+ * value that gets its gradient: itself, or with f32_grad the f32 one that it comes from. */
+atto_status atto__autocast_value(atto_tape *tape, const atto__binding *input, atto_dtype dtype,
+                                 int32_t *slot, int32_t *grad);
+
+/* autocast.c: v in that dtype if autocast is on, for what is not an op of the table. */
+atto_var atto__autocast_var(atto_tape *tape, atto_var v, atto_dtype dtype);
+
+/* autocast.c: the widest dtype of both. */
+atto_dtype atto__wider(atto_dtype a, atto_dtype b);
 
 /* Adds a node behind the tape's others, with a copy of its args. The caller fills in the rest. */
 atto_status atto__tape_push_node(atto_tape *tape, const atto_op_class *cls, const void *args,
@@ -155,6 +182,10 @@ atto_status atto__alloc_innermost(atto_device *dev, atto_dtype dtype, atto_shape
  * as many and unit stride along its last one; row-major if it has not, or repeats elements. */
 atto_status atto__alloc_ordered(atto_device *dev, atto_dtype dtype, atto_shape shape,
                                 const atto_tensor *like, atto_tensor *out);
+
+/* A tensor like t without gaps: heads side by side or channels_last if it is, else row-major. */
+atto_status atto__alloc_like(atto_device *dev, const atto_tensor *t, atto_dtype dtype,
+                             atto_tensor *out);
 
 /* dst += src, of one dtype and shape. */
 atto_status atto__accumulate(atto_device *dev, const atto_tensor *dst, const atto_tensor *src);
