@@ -47,6 +47,12 @@ static void append_matrix(char *out, size_t size, const bench_matrix *s)
     snprintf(out, size, " %s%" PRId64 "x%" PRId64 "x%" PRId64, batch, s->m, s->n, s->k);
 }
 
+static void append_heads(char *out, size_t size, const bench_heads *s)
+{
+    snprintf(out, size, " %" PRId64 "x%" PRId64 "x%" PRId64 "x%" PRId64 "x%" PRId64 "x%" PRId64,
+             s->batches, s->heads, s->shared, s->queries, s->keys, s->width);
+}
+
 void bench_case_text(const bench_case *c, char *out, size_t size)
 {
     const bench_row *row = c->row;
@@ -55,6 +61,8 @@ void bench_case_text(const bench_case *c, char *out, size_t size)
                               atto_dtype_name(c->dtype), bench_layout_name(row->layout));
     if (matrix->m > 0 && used > 0 && (size_t)used < size)
         append_matrix(out + used, size - (size_t)used, matrix);
+    if (row->attention.width > 0 && used > 0 && (size_t)used < size)
+        append_heads(out + used, size - (size_t)used, &row->attention);
     if (row->rows > 0 && used > 0 && (size_t)used < size)
         snprintf(out + used, size - (size_t)used, " %" PRId64 "x%" PRId64, row->rows, row->cols);
 }
@@ -241,11 +249,27 @@ static void count_matrix_work(const bench_case *c, const bench_tensors *t, bench
     if (backward && c->row->act.kind != ATTO_ACT_IDENTITY) r->bytes += bytes_of(&t->z);
 }
 
-static void count_work(const bench_case *c, const bench_tensors *t, bench_result *r)
+/* Queries, keys and values read and y written; backward reads y and dy and writes three gradients. */
+static void count_attention(const bench *b, const bench_case *c, const bench_tensors *t,
+                            bench_result *r)
+{
+    const bench_heads s = bench_heads_of(b, c->row);
+    const bool backward = strcmp(c->row->pass, "backward") == 0;
+    r->shape = (atto_shape){ 6, { s.batches, s.heads, s.shared, s.queries, s.keys, s.width } };
+    const double pairs = (double)(s.batches * s.heads * s.queries) * (double)s.keys;
+    r->flops = c->row->flops * pairs * (double)s.width * (s.causal ? 0.5 : 1.0);
+    r->bytes = 2.0 * (bytes_of(&t->x) + bytes_of(&t->w)) * (backward ? 2.0 : 1.0);
+}
+
+static void count_work(const bench *b, const bench_case *c, const bench_tensors *t, bench_result *r)
 {
     const atto_tensor *out = &t->out;
     if (c->row->matrix.m > 0) {
         count_matrix_work(c, t, r);
+        return;
+    }
+    if (c->row->attention.width > 0) {
+        count_attention(b, c, t, r);
         return;
     }
     const double n = (double)atto_tensor_numel(out);
@@ -264,11 +288,12 @@ static atto_status measure(bench *b, const bench_case *c, bench_result *out)
 {
     memset(out, 0, sizeof *out);
     BENCH_TRY(bench_make_sets(b, c));
-    count_work(c, &b->sets[0], out);
+    count_work(b, c, &b->sets[0], out);
     BENCH_TRY(warm_up(b, c, out));
     BENCH_TRY(take_samples(b, c, out));
     out->gb_per_s = 1e-6 * out->bytes / out->median_ms;
-    if (c->row->matrix.m > 0) out->tflop_per_s = 1e-9 * out->flops / out->median_ms;
+    if (c->row->matrix.m > 0 || c->row->attention.width > 0)
+        out->tflop_per_s = 1e-9 * out->flops / out->median_ms;
     return ATTO_OK;
 }
 

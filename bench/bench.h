@@ -38,10 +38,19 @@ typedef struct bench_matrix {
     bool shared;     /* which have one w */
 } bench_matrix;
 
+/* The sizes of a row of attention; zeroed elsewhere. */
+typedef struct bench_heads {
+    int64_t batches, heads, shared; /* of queries, and of keys */
+    int64_t queries, keys, width;
+    bool causal;
+} bench_heads;
+
 /* The tensors that rows may use; contents of outputs are undefined. Elementwise rows have the first
  * three, all of one shape. */
 typedef struct bench_tensors {
-    atto_tensor x;   /* [m, k]; of a batch all but b and db have that dimension, too */
+    atto_tensor
+        x; /* [m, k]; of a batch all but b and db have that dimension, too. Of attention x, w,
+                        b and out, dw, db are q, k, v and results like them, z is y */
     atto_tensor dy;  /* [m, n] */
     atto_tensor out; /* forward [m, n], backward [m, k] */
 
@@ -88,8 +97,10 @@ typedef struct bench_row {
     double parts;        /* and what share of such a tensor more is read or written, */
     double words;        /* and how many 32-bit words per element */
     int32_t flops;       /* per element: products, sums, and one per elementary function; per
-                                m n k where there are matrices: 2 a product */
+                                m n k where there are matrices: 2 a product; of attention, per query
+                                and key and element of a head, half of them where it is causal */
     bench_matrix matrix; /* as on a GPU, see bench_matrix_of */
+    bench_heads attention; /* likewise */
 } bench_row;
 
 /* X(name): bench_<name>.c defines bench_<name>_rows and bench_<name>_row_count. */
@@ -133,7 +144,7 @@ typedef struct bench_case {
 } bench_case;
 
 typedef struct bench_result {
-    atto_shape shape; /* of out; m, n, k where there are matrices */
+    atto_shape shape; /* of out; m, n, k where there are matrices; of attention B, H, G, L, S, D */
     double bytes;     /* that one call must move at the least */
     double flops;     /* of one call */
     double median_ms;
@@ -196,6 +207,9 @@ void bench_case_text(const bench_case *c, char *out, size_t size);
 /* The sizes with which a row runs: on CPUs a quarter of those from 1024 on; then the largest one
  * halved until no tensor has more elements than the options say. */
 bench_matrix bench_matrix_of(const bench *b, const bench_row *row);
+
+/* The same of attention, where batches are halved before heads. */
+bench_heads bench_heads_of(const bench *b, const bench_row *row);
 
 /* bench_optim.c: frees the optimiser that its rows have made. */
 void bench_optim_drop(void);

@@ -1,7 +1,64 @@
 /* SPDX-License-Identifier: MIT */
-/* Benchmark rows of attention. */
+/* Benchmark rows of attention: a language model's layers, full and causal, a vision model's, and one
+ * query beside a cache of keys. */
 #include "bench.h"
 
-const bench_row bench_attention_rows[] = { { .op = "attention" } };
+static struct atto_attention_args args_of(const bench_row *row, const bench_tensors *t)
+{
+    return (struct atto_attention_args){
+        .q = &t->x,
+        .k = &t->w,
+        .v = &t->b,
+        .y = &t->z,
+        .lse = &t->extra[0],
+        .causal = row->attention.causal ? ATTO_CAUSAL_TOP_LEFT : ATTO_CAUSAL_NONE,
+    };
+}
 
-const int32_t bench_attention_row_count = 0;
+static atto_status forward(atto_device *dev, const bench_row *row, const bench_tensors *t)
+{
+    struct atto_attention_args a = args_of(row, t);
+    a.y = &t->out;
+    return atto_attention_forward(dev, &a);
+}
+
+static atto_status backward(atto_device *dev, const bench_row *row, const bench_tensors *t)
+{
+    struct atto_attention_args a = args_of(row, t);
+    a.dy = &t->dy;
+    a.dq = &t->out;
+    a.dk = &t->dw;
+    a.dv = &t->db;
+    return atto_attention_backward(dev, &a);
+}
+
+/* lse, and y for backward. */
+static atto_status prepare(atto_device *dev, const bench_row *row, bench_tensors *t)
+{
+    const int64_t *q = t->x.shape;
+    BENCH_TRY(atto_tensor_alloc(dev, ATTO_F32, atto_shape3(q[0], q[1], q[2]), &t->extra[0]));
+    const struct atto_attention_args a = args_of(row, t);
+    return atto_attention_forward(dev, &a);
+}
+
+#define FLOATS   .default_dtypes = BENCH_FLOATS, .dtypes = BENCH_FLOATS, .prepare = prepare
+#define FORWARD  .pass = "forward", .call = forward, .flops = 4
+#define BACKWARD .pass = "backward", .call = backward, .flops = 10
+#define BOTH(name, ...)                                            \
+    { .op = name, FORWARD, .attention = { __VA_ARGS__ }, FLOATS }, \
+    {                                                              \
+        .op = name, BACKWARD, .attention = { __VA_ARGS__ }, FLOATS \
+    }
+
+/* clang-format off */
+const bench_row bench_attention_rows[] = {
+    BOTH("attention causal", 16, 16, 16, 2048, 2048,  64, true),
+    BOTH("attention",        16, 16, 16, 2048, 2048,  64, false),
+    BOTH("attention causal",  4, 32, 32, 4096, 4096, 128, true),
+    BOTH("attention",        64, 12, 12,  197,  197,  64, false),
+    { .op = "attention", FORWARD, .attention = { 1, 32, 8, 1, 8192, 128, false }, FLOATS },
+};
+/* clang-format on */
+
+const int32_t bench_attention_row_count =
+    sizeof bench_attention_rows / sizeof bench_attention_rows[0];

@@ -197,9 +197,53 @@ static atto_status allocate_matrices(bench *b, const bench_case *c, bench_tensor
     return ATTO_OK;
 }
 
+static int64_t heads_elements(const bench_heads *s)
+{
+    const int64_t queries = s->heads * s->queries, keys = s->shared * s->keys;
+    return s->batches * s->width * (queries > keys ? queries : keys);
+}
+
+bench_heads bench_heads_of(const bench *b, const bench_row *row)
+{
+    bench_heads s = row->attention;
+    if (b->is_cpu && s.queries >= 1024) s.queries /= 4;
+    if (b->is_cpu && s.keys >= 1024) s.keys /= 4;
+    while (s.batches > 1 && heads_elements(&s) > b->options.elements) s.batches /= 2;
+    while (s.shared > 1 && heads_elements(&s) > b->options.elements) {
+        s.heads /= 2;
+        s.shared /= 2;
+    }
+    while (heads_elements(&s) > b->options.elements && (s.queries > 1 || s.keys > 1)) {
+        if (s.queries > 1) s.queries /= 2;
+        if (s.keys > 1) s.keys /= 2;
+    }
+    return s;
+}
+
+/* Queries, keys and values, y in z, and what has their shapes. */
+static atto_status allocate_heads(bench *b, const bench_case *c, bench_tensors *out)
+{
+    const bench_heads s = bench_heads_of(b, c->row);
+    const atto_shape q = atto_shape4(s.batches, s.heads, s.queries, s.width);
+    const atto_shape k = atto_shape4(s.batches, s.shared, s.keys, s.width);
+    const struct {
+        atto_tensor *t;
+        atto_shape shape;
+    } parts[] = { { &out->x, q }, { &out->w, k },   { &out->b, k },  { &out->dy, q },
+                  { &out->z, q }, { &out->out, q }, { &out->dw, k }, { &out->db, k } };
+    const bool forward = strcmp(c->row->pass, "forward") == 0;
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        const atto_tensor *t = parts[i].t;
+        if (forward && (t == &out->dy || t == &out->dw || t == &out->db)) continue;
+        BENCH_TRY(make_tensor(b->dev, c->dtype, parts[i].shape, BENCH_DENSE, parts[i].t));
+    }
+    return ATTO_OK;
+}
+
 static atto_status allocate_set(bench *b, const bench_case *c, bench_tensors *out)
 {
     if (c->row->matrix.m > 0) return allocate_matrices(b, c, out);
+    if (c->row->attention.width > 0) return allocate_heads(b, c, out);
     const bench_layout layout = c->row->layout;
     const bench_layout out_layout = layout == BENCH_TRANSPOSED ? BENCH_DENSE : layout;
     const atto_shape shape = shape_of(c->row, bench_elements(b, c->dtype));
@@ -256,6 +300,12 @@ int64_t bench_last_level_cache(void)
 static int64_t set_bytes(const bench *b, const bench_case *c, int64_t *moved)
 {
     const int64_t size = (int64_t)atto_dtype_size(c->dtype);
+    if (c->row->attention.width > 0) {
+        const bench_heads s = bench_heads_of(b, c->row);
+        const int64_t queries = s.heads * s.queries, keys = s.shared * s.keys;
+        *moved = 2 * s.batches * s.width * size * (queries + keys); /* at the least */
+        return 2 * *moved;
+    }
     if (c->row->matrix.m == 0) {
         const int64_t tensor = numel(shape_of(c->row, bench_elements(b, c->dtype))) * size;
         *moved = tensor * (c->row->reads + c->row->writes);
@@ -283,7 +333,8 @@ static int32_t sets_wanted(const bench *b, const bench_case *c)
 
 static bool same_tensors(const bench_case *a, const bench_case *b)
 {
-    if (a->row != NULL && (a->row->matrix.m > 0 || b->row->matrix.m > 0))
+    const bool has_sizes = b->row->matrix.m > 0 || b->row->attention.width > 0;
+    if (a->row != NULL && (a->row->matrix.m > 0 || a->row->attention.width > 0 || has_sizes))
         return a->row == b->row && a->dtype == b->dtype;
     return a->row != NULL && a->dtype == b->dtype && a->row->layout == b->row->layout &&
            a->row->out_dtype == b->row->out_dtype && a->row->rows == b->row->rows &&

@@ -115,6 +115,17 @@ def matmul(turned, shared=False):
     return make
 
 
+def attention(causal):
+    """q [B, H, L, D] beside k and v [B, G, S, D]."""
+    def make(row):
+        batches, heads, shared, queries, keys, width = row.shape
+        q = row.normal(batches, heads, queries, width, grad=row.backward())
+        k, v = (row.normal(batches, shared, keys, width, grad=row.backward()) for _ in range(2))
+        return calls(row, lambda q, k, v: F.scaled_dot_product_attention(
+            q, k, v, is_causal=causal, enable_gqa=heads != shared), [q, k, v])
+    return make
+
+
 def cross_entropy(row):
     rows, cols = row.shape
     x = row.normal(rows, cols, grad=row.backward())
@@ -289,6 +300,8 @@ TORCH = {
     "matmul": matmul(False),
     "matmul qk": matmul(True),
     "matmul shared": matmul(False, shared=True),
+    "attention": attention(False),
+    "attention causal": attention(True),
     "cross_entropy": cross_entropy,
     "nll_loss": nll_loss,
     "embedding": embedding(65536),
@@ -410,6 +423,9 @@ def sets_of(make, row):
     if row.op.startswith("matmul"):
         batch, m, n, k = row.shape
         elements = batch * (m * n + m * k + n * k)
+    if row.op.startswith("attention"):
+        batches, heads, shared, queries, keys, width = row.shape
+        elements = batches * width * (heads * queries + shared * keys)
     item = torch.empty((), dtype=row.dtype).element_size()
     wanted = GPU_BYTES if row.cuda else CPU_BYTES
     count = min(MOST_SETS, max(1, -(-wanted // (2 * elements * item))))

@@ -24,7 +24,8 @@ os.dup2(2, 1)
 import torch
 import torch.nn.functional as F
 
-DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i64": torch.int64}
+DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i32": torch.int32,
+          "i64": torch.int64}
 UNIT = 2.0 ** -24  # a rounding of f32
 HALF_STEPS = {"f32": 2.0 ** -150, "f16": 2.0 ** -25, "bf16": 2.0 ** -134}  # of subnormal numbers
 IGNORED = 1        # the label that "ignore" means, as in tests/acceptance/cases_loss.c
@@ -235,6 +236,72 @@ def softmax(c):
         return {"y": F.log_softmax(x, dim), "dx": dy - y.exp() * dy.sum(dim, keepdim=True)}
     return {"y": F.softmax(sign * x, dim),
             "dx": sign * y * (dy - (dy * y).sum(dim, keepdim=True))}
+
+
+# ---- attention ----
+
+# Roundings of a probability and of the gradient of a score beside those of sums, as tests/oracle_attention.c counts
+# them.
+SHARE_ROUNDINGS, SCORE_ROUNDINGS = 26, 4
+
+
+def scores(c, q, k):
+    """scale q k^T + mask with -inf where a key is hidden, and what its roundings are."""
+    scale = q.shape[-1] ** -0.5
+    z, off = q @ k.mT * scale, long_sum(q.shape[-1], q @ k.mT, q.square() @ k.square().mT) * scale
+    off = off + SCORE_ROUNDINGS * UNIT * z.abs()
+    rows, keys = z.shape[-2:]
+    mask = c.get("mask")
+    if mask is not None and c["mask"] == "added":
+        z, off = z + mask, off + UNIT * (mask.abs() + (z + mask).abs())
+    seen = torch.ones(rows, keys, dtype=torch.bool, device=z.device)
+    if c["causal"] != "none":
+        seen = seen.tril(keys - rows if c["causal"] == "bottom_right" else 0)
+    if mask is not None and c["mask"] == "bool":
+        seen = seen & (mask != 0)
+    return z.masked_fill(~seen, -float("inf")), off
+
+
+def add_up(t, like):
+    """Sums over the heads that share keys."""
+    b, g = like.shape[:2]
+    return t.reshape(b, g, -1, *t.shape[2:]).sum(2)
+
+
+def attention(c):
+    """Backward starts from y as it is stored."""
+    q, k, v, dy = (c.get(name) for name in ("q", "k", "v", "dy"))
+    heads, scale = q.shape[1] // k.shape[1], q.shape[-1] ** -0.5
+    each_k, each_v = (t.repeat_interleave(heads, 1) for t in (k, v))
+    keep = c.stored("keep") if "keep" in c.tensors else 1.0
+    z, z_off = scores(c, q, each_k)
+    lse = torch.logsumexp(z, -1, keepdim=True)
+    blind = lse == -float("inf")
+    p = torch.where(blind, torch.zeros_like(z), (z - lse).exp())
+    reach = torch.where(p > 0, (z - lse).abs() + z_off / UNIT, torch.zeros_like(z))
+    keys, rows = z.shape[-1], z.shape[-2] * heads
+    one = SHARE_ROUNDINGS + likely(keys) + (p * reach).sum(-1, keepdim=True)
+    lse_off = UNIT * (one + torch.where(blind, torch.zeros_like(lse), 4 * lse.abs()))
+    p_off = p * UNIT * (one + 2 * reach)
+    y = (p * keep) @ each_v
+    y_off = (p_off * keep) @ each_v.abs() + long_sum(keys, y, (p * keep).square() @ each_v.square())
+    # dz = p (keep dp - delta)
+    dp, stored = dy @ each_v.mT, c.stored("y")
+    delta = (dy * stored).sum(-1, keepdim=True)
+    inner_off = keep * long_sum(v.shape[-1], dp, dy.square() @ each_v.square().mT) + long_sum(
+        v.shape[-1], delta, (dy * stored).square().sum(-1, keepdim=True))
+    inner = keep * dp - delta
+    p_off = p_off + p * (lse_off + UNIT * torch.where(blind, torch.zeros_like(lse), lse.abs()))
+    dz, dz_off = p * inner, p * inner_off + p_off * inner.abs() + 4 * UNIT * (p * inner).abs()
+    dq = scale * dz @ each_k
+    dk, dv = scale * add_up(dz.mT @ q, k), add_up((p * keep).mT @ dy, v)
+    return {"y": (y, y_off), "lse": (torch.where(blind, -lse, lse).squeeze(-1), lse_off.squeeze(-1)),
+            "keep": (keep, 0.0),
+            "dq": (dq, scale * dz_off @ each_k.abs() + long_sum(keys, dq, (scale * dz).square() @ each_k.square())),
+            "dk": (dk, scale * add_up(dz_off.mT @ q.abs(), k) + long_sum(
+                rows, dk, add_up((scale * dz).square().mT @ q.square(), k))),
+            "dv": (dv, add_up((p_off * keep).mT @ dy.abs(), v) + long_sum(
+                rows, dv, add_up((p * keep).square().mT @ dy.square(), v)))}
 
 
 # ---- normalisations ----
@@ -550,7 +617,8 @@ def gather(c):
     return added(dy, x.gather(dim, index), lambda d: torch.zeros_like(x).scatter_add_(dim, index, d))
 
 
-OPS = {"act": act, "dropout": dropout, "linear": linear, "matmul": matmul, "softmax": softmax, "glu": glu,
+OPS = {"act": act, "dropout": dropout, "linear": linear, "matmul": matmul, "attention": attention,
+       "softmax": softmax, "glu": glu,
        "layer_norm": layer_norm, "rms_norm": rms_norm, "batch_norm": batch_norm,
        "group_norm": group_norm, "loss": pointwise, "nll_loss": of_labels(F.nll_loss),
        "cross_entropy": of_labels(F.cross_entropy), "avg_pool": avg_pool, "max_pool": max_pool,

@@ -40,6 +40,7 @@ items=(
     glu.opencl:glu_takes_any_layout
     matmul.opencl:matmul_packs_what_has_no_unit_stride
     matmul.opencl:matmul_reads_nothing_outside_its_views
+    attention.opencl:attention_reads_nothing_outside_its_views
     kernel.opencl
     pool.opencl:pool_takes_any_layout
     pool.opencl:pool_of_large_windows_matches_oracle

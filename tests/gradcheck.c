@@ -438,6 +438,77 @@ static void oracle_matmul_gradients_match_differences(void **state)
     expect_matmul_slopes(&o, b, db, MM_B);
 }
 
+/* ---- attention: third derivatives of sum of y dy stay below 8 for numbers below 1 ---- */
+
+enum { AT_B = 2, AT_H = 4, AT_G = 2, AT_L = 3, AT_S = 4, AT_D = 3, AT_E = 2 };
+enum { AT_Q = AT_B * AT_H * AT_L * AT_D, AT_K = AT_B * AT_G * AT_S * AT_D };
+enum { AT_V = AT_B * AT_G * AT_S * AT_E, AT_Y = AT_B * AT_H * AT_L * AT_E, AT_MASK = AT_L * AT_S };
+
+static double attention_value(const oracle_attention *o)
+{
+    oracle_sum y[AT_Y];
+    double sum = 0.0;
+    oracle_attention_forward(o, y, NULL);
+    for (int i = 0; i < AT_Y; i++) sum += y[i].value * o->dy[i];
+    return sum;
+}
+
+static void expect_attention_slopes(const oracle_attention *o, const char *name, double *x,
+                                    const oracle_sum *dx, int n)
+{
+    const double h = 1e-4;
+    for (int i = 0; i < n; i++) {
+        const double middle = x[i];
+        x[i] = middle + h;
+        const double up = attention_value(o);
+        x[i] = middle - h;
+        const double slope = (up - attention_value(o)) / (2.0 * h);
+        x[i] = middle;
+        if (fabs(slope - dx[i].value) > h * h * 8.0)
+            fail_msg("attention, %s[%d]: gradient %.17g, difference %.17g", name, i, dx[i].value,
+                     slope);
+    }
+}
+
+/* Grouped heads; each mask, causal and dropout. The first query sees nothing where both hide. */
+static void oracle_attention_gradients_match_differences(void **state)
+{
+    (void)state;
+    static double q[AT_Q], k[AT_K], v[AT_V], dy[AT_Y], mask[AT_MASK];
+    oracle_sum dq[AT_Q], dk[AT_K], dv[AT_V];
+    test_uniform(6500, -1.0, 1.0, ATTO_F32, q, AT_Q);
+    test_uniform(6501, -1.0, 1.0, ATTO_F32, k, AT_K);
+    test_uniform(6502, -1.0, 1.0, ATTO_F32, v, AT_V);
+    test_uniform(6503, -1.0, 1.0, ATTO_F32, dy, AT_Y);
+    for (int turn = 0; turn < 18; turn++) {
+        const int kind = turn % 3;
+        for (int i = 0; i < AT_MASK; i++)
+            mask[i] = i % 5 == 0 ? (kind == 1 ? 0.0 : -INFINITY) : kind == 1 ? 3.0 : 0.25 * i;
+        const oracle_attention o = { .batches = AT_B,
+                                     .heads = AT_H,
+                                     .key_heads = AT_G,
+                                     .queries = AT_L,
+                                     .keys = AT_S,
+                                     .d = AT_D,
+                                     .e = AT_E,
+                                     .q = q,
+                                     .k = k,
+                                     .v = v,
+                                     .mask = kind > 0 ? mask : NULL,
+                                     .mask_shape = atto_shape2(AT_L, AT_S),
+                                     .mask_hides = kind == 1,
+                                     .dy = dy,
+                                     .causal = (atto_causal)(turn / 3 % 3),
+                                     .scale = turn % 2 ? 1.5 : 0.0,
+                                     .p = turn < 9 ? 0.0f : 0.5f,
+                                     .rng = { 11, 3, ATTO_RNG_PHILOX } };
+        oracle_attention_backward(&o, dq, dk, dv);
+        expect_attention_slopes(&o, "q", q, dq, AT_Q);
+        expect_attention_slopes(&o, "k", k, dk, AT_K);
+        expect_attention_slopes(&o, "v", v, dv, AT_V);
+    }
+}
+
 /* Third derivatives below 1 for each of a row's elements, dy below 2; of an activation times 3
  * below 16. */
 static void expect_row_slope(const char *op, double up, double down, double wanted)
@@ -761,6 +832,7 @@ int main(void)
         cmocka_unit_test(oracle_softmax_gradients_match_differences),
         cmocka_unit_test(oracle_glu_gradients_match_differences),
         cmocka_unit_test(oracle_matmul_gradients_match_differences),
+        cmocka_unit_test(oracle_attention_gradients_match_differences),
         cmocka_unit_test(oracle_loss_gradients_match_differences),
         cmocka_unit_test(oracle_batch_norm_gradients_match_differences),
         cmocka_unit_test(oracle_norm_gradients_match_differences),

@@ -82,6 +82,27 @@ typedef struct oracle_matmul {
 /* y, da and db, dense; NULL = not wanted. */
 void oracle_matmul_product(const oracle_matmul *o, oracle_sum *y, oracle_sum *da, oracle_sum *db);
 
+/* Attention of dense q [B, H, L, D], k [B, G, S, D] and v [B, G, S, E]; oracle_attention.c. */
+typedef struct oracle_attention {
+    int64_t batches, heads, key_heads, queries, keys, d, e;
+    const double *q, *k, *v;
+    const double *mask; /* dense, or NULL; mask_hides: keys where it is 0, else it is added */
+    atto_shape mask_shape;
+    bool mask_hides;
+    const double *y; /* for the gradients: as forward has stored it; NULL = not rounded */
+    const double *dy;
+    atto_causal causal;
+    double scale; /* 0 = 1 / sqrt(D) */
+    float p;
+    atto_rng rng;
+} oracle_attention;
+
+/* y and lse [B, H, L]; dq, dk and dv; dense, NULL = not wanted. Terms are all that an f32 evaluation
+ * may be off by, in u: atto_tol's n is 1. */
+void oracle_attention_forward(const oracle_attention *o, oracle_sum *y, oracle_sum *lse);
+void oracle_attention_backward(const oracle_attention *o, oracle_sum *dq, oracle_sum *dk,
+                               oracle_sum *dv);
+
 /* Cross-entropy of x [outer, classes, step], position p = outer index * step + inner index. */
 typedef struct oracle_ce {
     int64_t outer, classes, step;

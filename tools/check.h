@@ -19,10 +19,11 @@ typedef enum check_family {
     CHECK_RMS_NORM,
     CHECK_BATCH_NORM,
     CHECK_GROUP_NORM,
-    CHECK_POOL,   /* kind 1: maxima */
-    CHECK_INDEX,  /* atto_index_select_*, kind 1: atto_gather_*; through check_index */
-    CHECK_MATMUL, /* atto_matmul_*, through check_matmul */
-    CHECK_LOSS    /* atto_loss_* or atto_nll_loss_*, through check_loss; kind counts */
+    CHECK_POOL,      /* kind 1: maxima */
+    CHECK_INDEX,     /* atto_index_select_*, kind 1: atto_gather_*; through check_index */
+    CHECK_MATMUL,    /* atto_matmul_*, through check_matmul */
+    CHECK_ATTENTION, /* atto_attention_*, through check_attention */
+    CHECK_LOSS       /* atto_loss_* or atto_nll_loss_*, through check_loss; kind counts */
 } check_family;
 
 /* One op as selftest runs it: an activation, dropout, or both, perhaps behind a product; a unary or
@@ -72,6 +73,10 @@ atto_status check_index(atto_device *dev, atto_device *reference, bool is_gather
 /* Batched products likewise. */
 atto_status check_matmul(atto_device *dev, atto_device *reference, bool backward, atto_dtype dtype,
                          double *ratio);
+
+/* Attention of some shapes likewise. */
+atto_status check_attention(atto_device *dev, atto_device *reference, bool backward,
+                            atto_dtype dtype, double *ratio);
 
 /* A pointwise loss, or for CHECK_NLL that of labels, likewise. */
 #define CHECK_NLL ATTO_LOSS_COUNT

@@ -75,6 +75,7 @@ static const check_op ops[] = {
     { "linear",       { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_LINEAR, 0 },
     { "linear+gelu",  { ATTO_ACT_GELU,     0.0f, 0.0f }, 0.5f, CHECK_LINEAR, 0 },
     { "matmul",       { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_MATMUL, 0 },
+    { "attention",    { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_ATTENTION, 0 },
     { "cross_entropy", { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_CROSS_ENTROPY, 0 },
 #define X(NAME, name) { #name, { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_SOFTMAX, ATTO_SOFTMAX_##NAME },
     ATTO_SOFTMAX_TABLE(X)
@@ -276,6 +277,11 @@ static double run_cell(selftest *s, const check_op *op, bool backward, atto_dtyp
     }
     if (op->family == CHECK_MATMUL) {
         const atto_status status = check_matmul(s->dev, s->reference, backward, dtype, &ratio);
+        if (status != ATTO_OK) tool_fail(op->name, status);
+        return ratio;
+    }
+    if (op->family == CHECK_ATTENTION) {
+        const atto_status status = check_attention(s->dev, s->reference, backward, dtype, &ratio);
         if (status != ATTO_OK) tool_fail(op->name, status);
         return ratio;
     }

@@ -65,9 +65,11 @@ struct atto_attention_args {
  * Saved     q, k, v, mask, y, lse
  * Numerics  products, softmax and sums in f32 whatever the dtype; keys are taken in blocks, the sum
  *           of those before being rescaled (online softmax). No atomics: equal calls give equal bits
- * Data      NaN in a query makes its row NaN, NaN in a key those of all queries that see it. A hidden
- *           key has probability 0, and 0 times NaN or infinity in v is NaN, as in PyTorch; where a
- *           whole block of keys is hidden by causal, v is not read. Padding must be finite
+ * Data      NaN in a query makes its row NaN, NaN in a key those of all queries that see it; causal and
+ *           an i32 mask hide it, an added -inf does not. A hidden key has probability 0, and 0 times
+ *           NaN or infinity in v is NaN, as in PyTorch; where a whole block of keys is hidden by causal,
+ *           v is not read. So padding must be finite. A query whose scores are all -inf sees nothing.
+ *           Gradients beside NaN or infinity are not specified
  * Memory    O(L) scratch, never L x S
  * Async     enqueued on dev
  * Returns   ATTO_OK, what every op returns (attocl/device.h), and in particular

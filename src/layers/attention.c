@@ -32,9 +32,9 @@ static atto_status check_head(const char *what, const char *name, const atto_ten
 static atto_status check_heads_share(const char *what, const atto_tensor *q, const atto_tensor *k)
 {
     const int64_t heads = q->shape[1], shared = k->shape[1];
-    const bool fits = shared > 0 ? heads % shared == 0 : heads == 0;
+    const bool fits = shared > 0 ? heads > 0 && heads % shared == 0 : heads == 0;
     ATTO_REQUIRE(fits, ATTO_E_SHAPE,
-                 "%s: q has %" PRId64 " heads, which is no multiple of k's %" PRId64, what, heads,
+                 "%s: q has %" PRId64 " heads, expected a multiple of k's %" PRId64, what, heads,
                  shared);
     return ATTO_OK;
 }

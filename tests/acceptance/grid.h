@@ -51,6 +51,7 @@ typedef struct grid_family {
     X(dropout)           \
     X(linear)            \
     X(matmul)            \
+    X(attention)         \
     X(softmax)           \
     X(glu)               \
     X(layer_norm)        \

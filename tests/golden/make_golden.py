@@ -132,6 +132,15 @@ index.txt: rows and elements that an index names, inputs exact in float32. Lines
     x ...  index ...  dy ...  y ...  dx ...
 
 OP is embedding, index_select or gather; the shapes are x's and the index's.
+
+attention.txt: scaled dot product attention and its gradients, inputs exact in float32. Lines:
+
+    torch VERSION
+    case B H G L S D E CAUSAL SCALE MASK RANK D0 D1 ...
+    q ...  k ...  v ...  mask ...  dy ...  y ...  dq ...  dk ...  dv ...
+
+CAUSAL is the number of ATTO_CAUSAL_*; SCALE 0 is the default; MASK is none, bool or float, and its shape and
+numbers are there unless it is none.
 """
 import argparse
 import math
@@ -607,6 +616,64 @@ def write_matmul(out):
         lines += [" ".join([name] + [repr(v) for v in t.detach().reshape(-1).tolist()])
                   for name, t in (("a", a), ("b", b), ("dy", dy), ("y", y), ("da", da), ("db", db))]
     return write_lines(out, "matmul.txt", lines)
+
+
+# B, H, G, L, S, D, E, causal, scale, mask, its shape. Masks hide all of row 0.
+ATTENTION_CASES = [
+    (1, 1, 1, 3, 4, 2, 2, 0, 0, "none", None), (1, 1, 1, 1, 1, 2, 2, 0, 0, "none", None),
+    (2, 2, 2, 3, 3, 2, 2, 1, 0, "none", None), (1, 2, 2, 2, 5, 2, 2, 1, 0, "none", None),
+    (1, 2, 2, 5, 2, 2, 2, 1, 0, "none", None), (1, 2, 2, 2, 5, 2, 2, 2, 0, "none", None),
+    (1, 2, 2, 5, 2, 2, 2, 2, 0, "none", None), (1, 4, 2, 2, 3, 3, 4, 0, 0, "none", None),
+    (2, 3, 1, 2, 3, 2, 2, 1, 0, "none", None), (1, 1, 1, 3, 4, 2, 2, 0, 1.5, "none", None),
+    (1, 1, 1, 3, 4, 3, 4, 0, -0.25, "none", None), (1, 2, 2, 3, 4, 2, 2, 0, 0, "bool", (3, 4)),
+    (1, 2, 2, 3, 4, 2, 2, 0, 0, "float", (3, 4)), (2, 2, 1, 2, 4, 2, 2, 0, 0, "bool", (2, 1, 1, 4)),
+    (2, 2, 1, 2, 4, 2, 2, 0, 0, "float", (2, 1, 2, 4)), (1, 2, 2, 4, 4, 2, 2, 0, 0, "float", (2, 4, 4)),
+    (1, 2, 2, 3, 4, 2, 2, 0, 2.0, "float", (2, 1, 4)), (1, 1, 1, 3, 5, 2, 2, 0, 0, "bool", (3, 1)),
+    (1, 4, 1, 1, 6, 3, 4, 2, 0, "none", None),
+]
+
+
+def attention_mask(rng, kind, shape):
+    """A third of the keys is hidden, and all of the first row where rows are more than one."""
+    if kind == "none":
+        return None
+    hidden = torch.tensor([rng.randrange(3) == 0 for _ in range(math.prod(shape))]).reshape(shape)
+    if shape[-2] > 1:
+        hidden[..., 0, :] = True
+    if kind == "bool":
+        return ~hidden
+    return ce_numbers(rng, shape, -2, 2).masked_fill(hidden, -math.inf)
+
+
+def attention_case(rng, b, h, g, length, s, d, e, causal, scale, kind, mask_shape):
+    """The lines of one case."""
+    q, k, v = (ce_numbers(rng, shape, -2, 2).requires_grad_(True)
+               for shape in ((b, h, length, d), (b, g, s, d), (b, g, s, e)))
+    mask = attention_mask(rng, kind, mask_shape)
+    given = mask
+    if causal == 2:
+        given = torch.ones(length, s, dtype=torch.bool).tril(s - length)
+    y = F.scaled_dot_product_attention(q, k, v, given, is_causal=causal == 1, scale=scale or None,
+                                       enable_gqa=True)
+    dy = ce_numbers(rng, y.shape, -2, 2)
+    grads = torch.autograd.grad(y, (q, k, v), dy)
+    shape = "" if mask is None else " " + with_shape(mask)
+    parts = [("q", q), ("k", k), ("v", v), ("mask", mask), ("dy", dy), ("y", y),
+             *zip(("dq", "dk", "dv"), grads)]
+    return [f"case {b} {h} {g} {length} {s} {d} {e} {causal} {scale} {kind}{shape}"] + [
+        " ".join([name] + [repr(float(x)) for x in t.detach().reshape(-1).tolist()])
+        for name, t in parts if t is not None]
+
+
+def write_attention(out):
+    """Writes attention.txt; returns its path. By PyTorch's plain formula, not by its fused kernels."""
+    rng = random.Random(2017)
+    lines = ["# Scaled dot product attention and its gradients in float64, made by tests/golden/make_golden.py.",
+             f"torch {torch.__version__}"]
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        for case in ATTENTION_CASES:
+            lines += attention_case(rng, *case)
+    return write_lines(out, "attention.txt", lines)
 
 
 # batched, batch_first, bias, add_bias_kv, add_zero_attn, kdim, vdim, and masks: key_padding_mask 0 none,
@@ -1213,7 +1280,8 @@ def main():
     os.makedirs(arguments.out, exist_ok=True)
     for write in (write_act, write_linear, write_cross_entropy, write_optim, write_elementwise,
                   write_reduce, write_softmax, write_glu, write_loss, write_layer_norm, write_batch_norm,
-                  write_group_norm, write_pool, write_index, write_matmul, write_multihead):
+                  write_group_norm, write_pool, write_index, write_matmul, write_attention,
+                  write_multihead):
         path = write(arguments.out)
         print(f"{path}: {os.path.getsize(path)} bytes")
 
