@@ -15,7 +15,7 @@ typedef struct train_options {
 
 /* How many held-out positions and sequences are right. */
 typedef struct train_score {
-    double loss;                 /* mean over positions */
+    double loss;                 /* mean over batches of what their positions have */
     double positions, sequences; /* fractions, 0 to 1 */
 } train_score;
 

@@ -73,8 +73,8 @@ static int parse(settings *s, int argc, char **argv)
     return options_parse(&page, argc, argv);
 }
 
-/* What the rows above could not say. */
-static void complete(settings *s)
+/* What the rows above could not say, and what none of them could find wrong alone. */
+static atto_status complete(settings *s)
 {
     network_options *net = &s->train.network;
     s->task.seed = s->train.seed;
@@ -83,6 +83,10 @@ static void complete(settings *s)
     net->block.dim_feedforward = s->feed;
     net->block.dropout = s->dropout > 0 ? (float)s->dropout : ATTO_ZERO;
     net->block.act = s->gelu ? atto_gelu() : atto_relu();
+    if (net->width % net->heads != 0)
+        return failure(ATTO_E_ARGUMENT, "--heads is %lld, which does not divide --width %lld",
+                       (long long)net->heads, (long long)net->width);
+    return task_check(s->task.name);
 }
 
 /* ---- what the training reports ---- */
@@ -254,7 +258,10 @@ int main(int argc, char **argv)
     settings s = defaults();
     const int code = parse(&s, argc, argv);
     if (code != OPTIONS_RUN) return code;
-    complete(&s);
+    if (complete(&s) != ATTO_OK) {
+        fprintf(stderr, "transformer_block: %s; try transformer_block --help\n", failure_message());
+        return OPTIONS_USAGE;
+    }
     atto_device *dev = NULL;
     const atto_status status = run_with(&s, &dev);
     if (status != ATTO_OK)
