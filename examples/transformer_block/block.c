@@ -78,10 +78,11 @@ static atto_var run(atto_tape *tape, atto_module *m, atto_var x, const transform
     return b->norm_first ? norm_before(&r, x) : norm_behind(&r, x);
 }
 
+static const transformer_block_call nothing_hidden = { .src_mask = NULL };
+
 /* What atto_apply calls, in a scope that it opens and closes. */
 static atto_var block_forward(atto_module *m, atto_tape *tape, atto_var x)
 {
-    const transformer_block_call nothing_hidden = { .src_mask = NULL };
     return run(tape, m, x, &nothing_hidden);
 }
 
@@ -95,8 +96,8 @@ static const atto_module_class block_class = {
 
 /* ---- a call with more than one input ---- */
 
-/* NULL, and the tape's error, for a module of another kind: its data would be something else. The
- * name's address tells, not its text, which others may have chosen too. */
+/* The tape's error for a module of another kind, whose data would be something else. The name's address
+ * tells, not its text, which others may have chosen too. */
 static bool is_block(atto_tape *tape, const atto_module *m)
 {
     if (m != NULL && atto_module_class_name(m) == block_class.name) return true;
@@ -112,10 +113,9 @@ atto_var transformer_block(atto_tape *tape, atto_module *m, atto_var x,
                            const transformer_block_call *call)
 {
     const atto_var none = { .generation = 0 };
-    if (call == NULL) return atto_apply(tape, m, x);
     if (!is_block(tape, m)) return none;
     atto_scope_begin(tape);
-    const atto_var y = run(tape, m, x, call);
+    const atto_var y = run(tape, m, x, call != NULL ? call : &nothing_hidden);
     atto_scope_end(tape, &y, 1);
     return y;
 }

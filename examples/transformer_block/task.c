@@ -83,7 +83,7 @@ static atto_status fill(const task_options *o, bool held_out, const task_set *se
 {
     enum { TRIES = 10000 };
     uint64_t state = o->seed + held_out;
-    state = shuffle_random(&state); /* neighbouring seeds share nothing */
+    state = shuffle_random(&state); /* where the stream starts: far from that of the next seed */
     for (int64_t row = 0; row < set->count; row++) {
         int tries = 0;
         int64_t n;
