@@ -1264,6 +1264,7 @@ static attention_case repeated_case(int i, atto_dtype dtype)
 static void attention_repeats_bit_for_bit(void **state)
 {
     (void)state;
+    const int runs = test_in_disguise() ? 5 : 50;
     for (int i = 0; i < 3; i++) {
         const attention_case c = repeated_case(i, ATTO_F32);
         scene s;
@@ -1271,7 +1272,7 @@ static void attention_repeats_bit_for_bit(void **state)
         if (!meets(c.dropout > 0.0f ? SELDOM : ANYWHERE)) continue;
         build(&s, &c);
         uint64_t *first = run_for_bits(&s, &n);
-        for (int run = 1; run < 50; run++) {
+        for (int run = 1; run < runs; run++) {
             uint64_t *bits = run_for_bits(&s, &n);
             assert_memory_equal(first, bits, (size_t)n * sizeof *bits);
             free(bits);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# Exit status and output of the example programs.  cmake -DMNIST=<program> -P programs.cmake
+# Exit status and output of the example programs.  cmake -DMNIST=<program> -DBLOCK=<program> -P programs.cmake
 cmake_minimum_required(VERSION 3.22)
 
 # expect(STATUS REGEX PROGRAM ARGUMENT...): both streams together match.
@@ -34,3 +34,23 @@ foreach(dtype IN ITEMS f16 bf16) # mixed precision reads no fewer digits
   expect(0 "epoch 1/1  loss 0\\.[0-9]+  test loss 0\\.[0-9]+  test accuracy 9[0-9]\\."
     ${MNIST} --device cpu --epochs 1 --amp ${dtype})
 endforeach()
+
+expect(0 "^Usage: transformer_block .*--norm-first.*Exit status" ${BLOCK} --help)
+expect(2 "^transformer_block: --layers is '0', expected a whole number from 1 to" ${BLOCK} --layers 0)
+expect(2 "^transformer_block: --heads is 5, which does not divide --width 32" ${BLOCK} --heads 5)
+expect(2 "^transformer_block: --task is 'shuffle', expected one of sort, reverse" ${BLOCK} --task shuffle)
+expect(1 "^transformer_block: ATTO_E_ARGUMENT: --symbols 2 and --length 2 give too few sequences"
+  ${BLOCK} --symbols 2 --length 2)
+expect(1 "^transformer_block: ATTO_E_DEVICE: .*no such thing" ${BLOCK} --device "no such thing")
+expect(1 "held out\ntransformer_block: ATTO_E_SHAPE: self_attn: .*a head has 512 features"
+  ${BLOCK} --device cpu --width 512 --heads 1)
+expect(1 "held out\ntransformer_block: ATTO_E_IO: /nowhere/x.csv: cannot be written"
+  ${BLOCK} --device cpu --csv /nowhere/x.csv)
+expect(1 "transformer_block: ATTO_E_ARGUMENT: --csv same.out and --plot ./same.out are the same file"
+  ${BLOCK} --device cpu --csv same.out --plot ./same.out)
+file(REMOVE same.out)
+# More than 99 % of the positions, whatever stands where.
+set(right "(99\\.[0-9][0-9]|100\\.00) % of the positions are right")
+expect(0 "epoch 4/4 .*sort: of 1000 sequences that were held out, ${right}.*->" ${BLOCK} --device cpu)
+expect(0 "reverse: of 1000 sequences that were held out, ${right}" ${BLOCK} --device cpu --task reverse
+  --norm-first --gelu --sinusoidal --no-bias --dropout 0.05)

@@ -59,6 +59,16 @@ multihead_attention.txt: torch.nn.MultiheadAttention of small sizes with combina
                               y, weights (of each head), and as grad the gradients of query, key, value
                               and of the parameters in their order
 
+transformer_block.txt: torch.nn.TransformerEncoderLayer without dropout, with combinations of its options.
+Lines:
+
+    torch VERSION
+    case BATCHED FIRST NORM_FIRST BIAS GELU EPS PADDING PAIRS CAUSAL METHOD PARAMETERS
+    NAME COUNT ...            of each parameter, then x, dy, with masks padding and mask, y, dx and as grad
+                              the parameters' gradients in their order; target, and as trained the
+                              parameters after BLOCK_STEPS steps of METHOD, sgd or adamw, on the squares of
+                              y - target
+
 softmax.txt: softmax, log_softmax and softmin over each dimension of small tensors. Lines:
 
     torch VERSION
@@ -750,6 +760,73 @@ def write_multihead(out):
     return write_lines(out, "multihead_attention.txt", lines)
 
 
+# batched, batch_first, norm_first, bias, gelu, eps, masks as of MULTIHEADS (key_padding_mask, src_mask), causal,
+# method.
+BLOCKS = [
+    (1, 1, 0, 1, 0, 1e-5, 0, 0, 0, "sgd"), (1, 0, 1, 1, 0, 1e-5, 0, 0, 0, "adamw"),
+    (1, 1, 1, 1, 1, 1e-5, 1, 0, 0, "sgd"), (1, 0, 0, 1, 1, 1e-5, 1, 1, 0, "adamw"),
+    (1, 1, 0, 0, 0, 1e-5, 0, 2, 0, "adamw"), (1, 1, 1, 0, 1, 0.125, 0, 0, 1, "sgd"),
+    (1, 0, 0, 1, 0, 0.125, 2, 4, 0, "sgd"), (0, 0, 0, 1, 1, 1e-5, 0, 1, 0, "sgd"),
+    (1, 1, 1, 1, 0, 1e-5, 1, 0, 1, "adamw"), (0, 1, 1, 1, 0, 1e-5, 1, 0, 0, "adamw"),
+]
+BLOCK_MODEL, BLOCK_HEADS, BLOCK_WIDTH, BLOCK_BATCHES, BLOCK_POSITIONS = 4, 2, 6, 2, 5
+BLOCK_STEPS = 5
+BLOCK_OPTIMIZERS = {"sgd": lambda p: torch.optim.SGD(p, lr=0.125, momentum=0.5),
+                    "adamw": lambda p: torch.optim.AdamW(p, lr=0.015625, weight_decay=0.125, eps=2.0**-6)}
+
+
+def block_case(rng, case):
+    """The lines of one case."""
+    batched, first, norm_first, bias, gelu, eps, padding, pairs, causal, method = case
+    module = torch.nn.TransformerEncoderLayer(BLOCK_MODEL, BLOCK_HEADS, BLOCK_WIDTH, 0.0,
+                                              "gelu" if gelu else "relu", eps, bool(first),
+                                              bool(norm_first), bool(bias), dtype=torch.float64)
+    parameters = dict(module.named_parameters())
+    with torch.no_grad():
+        for parameter in parameters.values():
+            parameter.copy_(ce_numbers(rng, parameter.shape, -1, 1))
+    shape = (BLOCK_POSITIONS, BLOCK_MODEL) if not batched else \
+        (BLOCK_BATCHES, BLOCK_POSITIONS, BLOCK_MODEL) if first else \
+        (BLOCK_POSITIONS, BLOCK_BATCHES, BLOCK_MODEL)
+    x, dy, target = (ce_numbers(rng, shape, -1, 1) for _ in range(3))
+    x.requires_grad_(True)
+    square = (BLOCK_POSITIONS, BLOCK_POSITIONS)
+    padding_mask = multihead_mask(rng, padding,
+                                  (BLOCK_BATCHES, BLOCK_POSITIONS) if batched else square[:1])
+    mask = multihead_mask(rng, pairs, square if pairs < 3 else (BLOCK_BATCHES * BLOCK_HEADS, *square))
+    hidden = torch.ones(square).triu(1).bool() if causal else mask
+
+    def forward():
+        return module(x, src_mask=hidden, src_key_padding_mask=padding_mask)
+
+    y = forward()
+    start = [p.detach().clone() for p in parameters.values()]
+    grads = torch.autograd.grad(y, [x] + list(parameters.values()), dy)
+    optimizer = BLOCK_OPTIMIZERS[method](parameters.values())
+    for _ in range(BLOCK_STEPS):
+        optimizer.zero_grad()
+        F.mse_loss(forward(), target).backward()
+        optimizer.step()
+    parts = list(zip(parameters, start)) + [("x", x), ("dy", dy)]
+    parts += [("padding", padding_mask)] if padding else []
+    parts += [("mask", mask)] if pairs else []
+    parts += [("y", y), ("dx", grads[0])] + [("grad", g) for g in grads[1:]] + [("target", target)]
+    parts += [("trained", p) for p in parameters.values()]
+    return ["case " + " ".join(str(n) for n in case) + f" {len(parameters)}"] + \
+        [" ".join([name] + [str(t.numel())] + [repr(float(v)) for v in t.detach().reshape(-1).tolist()])
+         for name, t in parts]
+
+
+def write_transformer_block(out):
+    """Writes transformer_block.txt; returns its path."""
+    rng = random.Random(2017)
+    lines = ["# TransformerEncoderLayer in float64, made by tests/golden/make_golden.py.",
+             f"torch {torch.__version__}"]
+    for case in BLOCKS:
+        lines += block_case(rng, case)
+    return write_lines(out, "transformer_block.txt", lines)
+
+
 OPTIM_N = 7
 OPTIM_STEPS = 12
 BAD_STEP = 3
@@ -1281,7 +1358,7 @@ def main():
     for write in (write_act, write_linear, write_cross_entropy, write_optim, write_elementwise,
                   write_reduce, write_softmax, write_glu, write_loss, write_layer_norm, write_batch_norm,
                   write_group_norm, write_pool, write_index, write_matmul, write_attention,
-                  write_multihead):
+                  write_multihead, write_transformer_block):
         path = write(arguments.out)
         print(f"{path}: {os.path.getsize(path)} bytes")
 
