@@ -20,6 +20,7 @@
 #include <attocl/nll_loss.h>
 #include <attocl/pool.h>
 #include <attocl/reduce.h>
+#include <attocl/rope.h>
 #include <attocl/softmax.h>
 #include <attocl/tape.h>
 
@@ -266,6 +267,19 @@ ATTO_API atto_var atto_embedding(atto_tape *tape, atto_var weight, atto_var inde
 
 /** attocl/gather.h: one element of x along dimension dim for each element of index. */
 ATTO_API atto_var atto_gather(atto_tape *tape, atto_var x, int32_t dim, atto_var index);
+
+/** Options of atto_rope; zero, and NULL for the struct, is the default. */
+typedef struct atto_rope_options {
+    const atto_var *position;  /**< [L] or [B, L], i32 or i64: rows of the tables; NULL = offset + l */
+    atto_rope_pairing pairing; /**< 0 = halves */
+    int64_t offset;            /**< row of the first position; 0 with position */
+    uint64_t reserved[4];      /**< must be 0 */
+} atto_rope_options;
+
+/** x, [B, H, L, D], with its pairs turned by the angles of the tables, [P, R/2] in f32: attocl/rope.h.
+ * ATTO_E_UNSUPPORTED if a table would need a gradient. */
+ATTO_API atto_var atto_rope(atto_tape *tape, atto_var x, atto_var cos_table, atto_var sin_table,
+                            const atto_rope_options *options);
 
 /* ---- shapes: docs/ops/shape.md ----
  *
