@@ -33,7 +33,8 @@ static inline atto__turn atto__turn_of(const struct atto_rope_args *a, bool back
                          .half = a->cos->shape[1],
                          .rows = a->cos->shape[0],
                          .offset = a->offset,
-                         .position_batch = position && position->rank == 2 ? position->stride[0] : 0,
+                         .position_batch =
+                             position && position->rank == 2 ? position->stride[0] : 0,
                          .position_step = position ? position->stride[position->rank - 1] : 0,
                          .neighbours = a->pairing == ATTO_ROPE_NEIGHBOURS,
                          .add = backward && a->add_dx,

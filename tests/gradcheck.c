@@ -777,7 +777,7 @@ static void oracle_rope_gradients_match_differences(void **state)
     test_uniform(9002, -1.0, 1.0, ATTO_F32, cosines, 4 * RO_PAIRS);
     test_uniform(9003, -1.0, 1.0, ATTO_F32, sines, 4 * RO_PAIRS);
     for (int neighbours = 0; neighbours < 2; neighbours++) {
-        const oracle_rope q = { 2, 2,       RO_L,  RO_D, RO_PAIRS, 4, neighbours == 1,
+        const oracle_rope q = { 2, 2, RO_L,    RO_D,  RO_PAIRS, 4, neighbours == 1,
                                 1, 0, cosines, sines, NULL };
         oracle_rope_backward(&q, dy, dx, terms);
         for (int i = 0; i < RO_NUMEL; i++) {

@@ -14,11 +14,11 @@
 
 typedef struct rope_case {
     int64_t b, h, l, d, pairs;
-    int64_t rows, offset; /* rows: of the tables; 0 = offset + l */
-    int32_t position;     /* 0: none; 1: [l]; 2: [b, l] */
+    int64_t rows, offset;         /* rows: of the tables; 0 = offset + l */
+    int32_t position;             /* 0: none; 1: [l]; 2: [b, l] */
     bool neighbours, add, narrow; /* narrow: positions are i32 */
-    atto_dtype dtype;    /* 0 = f32 */
-    test_layout layout;  /* of all tensors */
+    atto_dtype dtype;             /* 0 = f32 */
+    test_layout layout;           /* of all tensors */
     uint64_t seed;
 } rope_case;
 
@@ -94,10 +94,8 @@ static void end(rope_scene *s)
 static void ask_oracle(rope_scene *s)
 {
     const rope_case *c = &s->c;
-    const oracle_rope q = { c->b,      c->h,          c->l,      c->d,
-                            c->pairs,  s->rows,       c->neighbours,
-                            c->offset, c->position,   s->cos,    s->sin,
-                            s->position };
+    const oracle_rope q = { c->b,          c->h,      c->l,        c->d,   c->pairs, s->rows,
+                            c->neighbours, c->offset, c->position, s->cos, s->sin,   s->position };
     oracle_rope_forward(&q, s->x, s->y, s->y_terms);
     oracle_rope_backward(&q, s->dy, s->dx, s->dx_terms);
 }
@@ -137,8 +135,8 @@ static void check(const rope_case *c)
 static const struct {
     int64_t b, h, l, d, pairs;
 } sizes[] = {
-    { 1, 1, 1, 2, 1 },     { 1, 1, 1, 1, 0 },     { 2, 3, 5, 7, 3 },   { 1, 4, 1, 8, 4 },
-    { 3, 2, 13, 64, 32 },  { 2, 5, 7, 64, 16 },   { 1, 7, 3, 40, 6 },  { 2, 1, 31, 128, 64 },
+    { 1, 1, 1, 2, 1 },      { 1, 1, 1, 1, 0 },      { 2, 3, 5, 7, 3 },   { 1, 4, 1, 8, 4 },
+    { 3, 2, 13, 64, 32 },   { 2, 5, 7, 64, 16 },    { 1, 7, 3, 40, 6 },  { 2, 1, 31, 128, 64 },
     { 1, 1, 2, 1030, 512 }, { 1, 2, 3, 1541, 601 }, { 2, 8, 67, 24, 8 }, { 1, 3, 2, 16, 0 },
 };
 
@@ -187,8 +185,9 @@ static void rope_takes_f16_and_bf16(void **state)
 static void rope_takes_any_layout(void **state)
 {
     (void)state;
-    const test_layout layouts[] = { LAYOUT_OFFSET,     LAYOUT_OFFSET4, LAYOUT_PITCHED, LAYOUT_ALIGNED,
-                                    LAYOUT_TRANSPOSED, LAYOUT_STEP2,   LAYOUT_SCATTERED };
+    const test_layout layouts[] = { LAYOUT_OFFSET,   LAYOUT_OFFSET4,    LAYOUT_PITCHED,
+                                    LAYOUT_ALIGNED,  LAYOUT_TRANSPOSED, LAYOUT_STEP2,
+                                    LAYOUT_SCATTERED };
     for (int i = 0; i < COUNT_OF(layouts); i++)
         for (int k = 0; k < 2; k++)
             check(&(rope_case){ .b = 2,
@@ -210,8 +209,13 @@ static void rope_copies_the_rest_exactly(void **state)
 {
     (void)state;
     for (int d = 0; d < 3; d++) {
-        const rope_case c = { .b = 1, .h = 2, .l = 3, .d = 24, .pairs = 4,
-                              .dtype = (atto_dtype)(ATTO_F32 + d), .seed = 400 };
+        const rope_case c = { .b = 1,
+                              .h = 2,
+                              .l = 3,
+                              .d = 24,
+                              .pairs = 4,
+                              .dtype = (atto_dtype)(ATTO_F32 + d),
+                              .seed = 400 };
         rope_scene s;
         double *got = test_doubles(2 * 3 * 24);
         begin(&s, &c);
@@ -253,8 +257,8 @@ static void turn_packed(bool neighbours)
     atto_tensor cosines, sines;
     atto_device_stats before, after;
     static float table[2][L * D / 2];
-    test_tensor_make(&packed, test_dev, ATTO_F32,
-                     atto_shape_of(5, (int64_t[]){ B, L, 3, H, D }), LAYOUT_DENSE);
+    test_tensor_make(&packed, test_dev, ATTO_F32, atto_shape_of(5, (int64_t[]){ B, L, 3, H, D }),
+                     LAYOUT_DENSE);
     test_uniform(500, -2.0, 2.0, ATTO_F32, held, N);
     test_tensor_put(&packed, held);
     MUST(atto_rope_tables(test_dev, L, D, NULL, &cosines, &sines));
@@ -347,7 +351,8 @@ static void rope_passes_infinities_and_nan_on(void **state)
     (void)state;
     for (int k = 0; k < 2; k++) {
         rope_scene s;
-        begin(&s, &(rope_case){ .b = 1, .h = 2, .l = 3, .d = 12, .pairs = 4, .neighbours = k == 1 });
+        begin(&s,
+              &(rope_case){ .b = 1, .h = 2, .l = 3, .d = 12, .pairs = 4, .neighbours = k == 1 });
         for (int i = 0; i < 4; i++) s.cos[i] = 0.5, s.sin[i] = 0.5;
         s.x[0] = NAN, s.x[3] = INFINITY, s.x[9] = -INFINITY, s.x[10] = NAN;
         s.dy[1] = NAN, s.dy[2] = -INFINITY, s.dy[11] = INFINITY;
@@ -442,10 +447,11 @@ static void rope_finds_bad_positions_through_the_fallback(void **state)
     atto_device *broken;
     atto_device_stats stats;
     MUST(atto_device_open(test_device_name(), &options, &broken));
-    expect_data_error(broken,
-                      (rope_case){ .b = 2, .h = 3, .l = 5, .d = 8, .pairs = 4, .rows = 5,
-                                   .position = 1, .seed = 3 },
-                      5);
+    expect_data_error(
+        broken,
+        (rope_case){
+            .b = 2, .h = 3, .l = 5, .d = 8, .pairs = 4, .rows = 5, .position = 1, .seed = 3 },
+        5);
     MUST(atto_device_stats_get(broken, &stats));
     assert_int_equal(stats.fallbacks, 4);
     atto_device_close(broken);
@@ -456,8 +462,9 @@ static void rope_finds_bad_positions_through_the_fallback(void **state)
 /* ---- properties ---- */
 
 /* A query and a key at every position, all of them the same two vectors. */
-static void turn_all_positions(const double *vector, int64_t l, int64_t d, atto_rope_pairing pairing,
-                               const atto_tensor *cosines, const atto_tensor *sines, double *out)
+static void turn_all_positions(const double *vector, int64_t l, int64_t d,
+                               atto_rope_pairing pairing, const atto_tensor *cosines,
+                               const atto_tensor *sines, double *out)
 {
     test_tensor x, y;
     double *values = test_doubles(l * d);
@@ -643,8 +650,10 @@ static void rope_repeats_bit_for_bit(void **state)
     (void)state;
     for (int k = 0; k < 2; k++) {
         rope_scene s;
-        begin(&s, &(rope_case){ .b = 2, .h = 8, .l = 67, .d = 64, .pairs = 32,
-                                .neighbours = k == 1, .seed = 800 });
+        begin(
+            &s,
+            &(rope_case){
+                .b = 2, .h = 8, .l = 67, .d = 64, .pairs = 32, .neighbours = k == 1, .seed = 800 });
         build(&s);
         const int64_t n = 2 * s.numel;
         uint64_t *bits = calloc(2 * (size_t)n, sizeof *bits);
@@ -687,8 +696,10 @@ static void rope_in_a_steady_state_costs_launches_only(void **state)
 {
     (void)state;
     rope_scene s;
-    begin(&s, &(rope_case){ .b = 2, .h = 3, .l = 5, .d = 24, .pairs = 8, .add = true,
-                            .layout = LAYOUT_SCATTERED });
+    begin(
+        &s,
+        &(rope_case){
+            .b = 2, .h = 3, .l = 5, .d = 24, .pairs = 8, .add = true, .layout = LAYOUT_SCATTERED });
     build(&s);
     atto_device_stats before, after;
     for (int i = 0; i < 5; i++) {
@@ -710,7 +721,8 @@ static void refuse(void (*spoil)(rope_scene *s), bool backward, atto_status stat
                    const char *words)
 {
     rope_scene s;
-    begin(&s, &(rope_case){ .b = 2, .h = 3, .l = 4, .d = 10, .pairs = 4, .rows = 6, .position = 2 });
+    begin(&s,
+          &(rope_case){ .b = 2, .h = 3, .l = 4, .d = 10, .pairs = 4, .rows = 6, .position = 2 });
     build(&s);
     spoil(&s);
     EXPECT_FAIL(backward ? atto_rope_backward(test_dev, &s.args)
@@ -801,7 +813,8 @@ static void rope_refuses_what_does_not_fit(void **state)
     (void)state;
     for (int backward = 0; backward < 2; backward++) {
         refuse(flat_x, backward, ATTO_E_SHAPE,
-               backward ? "rope_backward: dy is|four dimensions" : "rope_forward: x is|four dimensions");
+               backward ? "rope_backward: dy is|four dimensions"
+                        : "rope_forward: x is|four dimensions");
         refuse(whole_x, backward, ATTO_E_DTYPE, backward ? "dy is i32" : "x is i32");
         refuse(other_y, backward, ATTO_E_SHAPE,
                backward ? "dx is [2,3,3,10]|[2,3,4,10]" : "y is [2,3,3,10]|[2,3,4,10]");

@@ -270,7 +270,8 @@ ATTO_API atto_var atto_gather(atto_tape *tape, atto_var x, int32_t dim, atto_var
 
 /** Options of atto_rope; zero, and NULL for the struct, is the default. */
 typedef struct atto_rope_options {
-    const atto_var *position;  /**< [L] or [B, L], i32 or i64: rows of the tables; NULL = offset + l */
+    const atto_var
+        *position; /**< [L] or [B, L], i32 or i64: rows of the tables; NULL = offset + l */
     atto_rope_pairing pairing; /**< 0 = halves */
     int64_t offset;            /**< row of the first position; 0 with position */
     uint64_t reserved[4];      /**< must be 0 */

@@ -35,7 +35,7 @@ struct atto_rope_args {
     const atto_tensor *dx;     /**< out  like x; may be dy itself      NULL = not wanted */
     bool add_dx;               /**< dx += instead of dx = */
     atto_rope_pairing pairing; /**< 0 = halves */
-    int64_t offset;       /**< the tables' row of the first position; offset + L is at most P. 0 with
+    int64_t offset; /**< the tables' row of the first position; offset + L is at most P. 0 with
                                position */
     uint64_t reserved[4]; /**< must be 0 */
 };
@@ -88,7 +88,7 @@ typedef enum atto_rope_scaling {
     ATTO_ROPE_SCALING_NONE,
     ATTO_ROPE_SCALING_LINEAR, /**< positions are divided by factor (Chen et al. 2023,
                                    arXiv:2306.15595) */
-    ATTO_ROPE_SCALING_NTK     /**< theta is multiplied by factor^(R / (R - 2)): the fastest pair keeps its
+    ATTO_ROPE_SCALING_NTK /**< theta is multiplied by factor^(R / (R - 2)): the fastest pair keeps its
                                    pace, the slowest is factor times slower; R is 4 or more */
 } atto_rope_scaling;
 

@@ -25,8 +25,8 @@ typedef struct job {
 
 /* A head's elements at one position. */
 typedef struct row {
-    int64_t from, to;          /* elements of the tensors */
-    const float *cos, *sin;    /* NULL: nothing is turned */
+    int64_t from, to;       /* elements of the tensors */
+    const float *cos, *sin; /* NULL: nothing is turned */
 } row;
 
 static int64_t element_of(const atto_tensor *t, int64_t b, int64_t h, int64_t l)
@@ -174,8 +174,7 @@ static void turn_rows(const void *job_, int64_t begin, int64_t end)
 static atto_status run(atto_device *dev, const atto__turn *t)
 {
     const bool fresh = !t->add && t->from->buffer != t->to->buffer;
-    const job j = { t, dev->error_word->memory,
-                    t->heads > 1 && t->to->stride[1] < t->to->stride[2],
+    const job j = { t, dev->error_word->memory, t->heads > 1 && t->to->stride[1] < t->to->stride[2],
                     fresh && streams_to(t->to) };
     dev->stats.launches++;
     atto__parallel_for(index_threads(dev, atto_tensor_numel(t->to)),

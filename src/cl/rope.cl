@@ -86,8 +86,8 @@ ATTO_UNROLLED void turn(float *v, const float *c, const float *s)
 }
 
 #if ATTO_POSITIONS
-#define POSITION_PARAMETERS                                                                       \
-    __global const index_t *position, const ulong position_at, const ulong position_batch,        \
+#define POSITION_PARAMETERS                                                                \
+    __global const index_t *position, const ulong position_at, const ulong position_batch, \
         const ulong position_step, volatile __global uint *errors, const ulong errors_at,
 #else
 #define POSITION_PARAMETERS const ulong first,

@@ -50,8 +50,8 @@ static atto_status check_tables(const char *what, const struct atto_rope_args *a
     return atto__tensors_check(what, list, COUNT_OF(list));
 }
 
-static atto_status check_position(const char *what, const struct atto_rope_args *a, const char *name,
-                                  const atto_tensor *x)
+static atto_status check_position(const char *what, const struct atto_rope_args *a,
+                                  const char *name, const atto_tensor *x)
 {
     const int64_t batches = x->shape[0], length = x->shape[2];
     char text[ATTO_SHAPE_TEXT];
@@ -167,7 +167,9 @@ atto_status atto_rope_tables(atto_device *dev, int64_t positions, int64_t dims,
     if (cos_out) memset(cos_out, 0, sizeof *cos_out);
     if (sin_out) memset(sin_out, 0, sizeof *sin_out);
     ATTO_REQUIRE(dev && cos_out && sin_out, ATTO_E_NULL, "%s: %s is NULL", what,
-                 !dev ? "dev" : cos_out ? "sin" : "cos");
+                 !dev      ? "dev"
+                 : cos_out ? "sin"
+                           : "cos");
     ATTO_REQUIRE(positions >= 0, ATTO_E_SHAPE, "%s: positions is %" PRId64 ", expected 0 or more",
                  what, positions);
     ATTO_REQUIRE(dims >= 0 && dims % 2 == 0, ATTO_E_SHAPE,
