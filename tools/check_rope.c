@@ -68,8 +68,8 @@ static atto_status run(atto_device *dev, const rope_data *d, bool backward, floa
                                       .cos = &t[COS],
                                       .sin = &t[SIN],
                                       .position = d->named ? &t[POSITION] : NULL,
-                                      .pairing = d->neighbours ? ATTO_ROPE_NEIGHBOURS
-                                                               : ATTO_ROPE_HALVES };
+                                      .pairing =
+                                          d->neighbours ? ATTO_ROPE_NEIGHBOURS : ATTO_ROPE_HALVES };
     atto_status status = make_tensors(dev, d, t);
     if (status == ATTO_OK)
         status = backward ? atto_rope_backward(dev, &a) : atto_rope_forward(dev, &a);

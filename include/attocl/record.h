@@ -322,6 +322,20 @@ ATTO_API atto_var atto_stack(atto_tape *tape, const atto_var *inputs, int32_t co
 ATTO_API atto_var atto_pad(atto_tape *tape, atto_var x, const int64_t *before, const int64_t *after,
                            double value);
 
+/** A new tensor like x, f32, f16 or bf16, with zeros where a column of the last two dimensions is more
+ * than diagonal behind its row: torch.tril. The gradient is zero there, too. */
+ATTO_API atto_var atto_tril(atto_tape *tape, atto_var x, int64_t diagonal);
+
+/**
+ * A new i32 tensor [rows, cols], 1 where col <= row + diagonal, else 0: torch.tril of ones. As the mask of
+ * attocl/attention.h, diagonal 0 hides later keys. Release it with atto_tensor_free; zeroed on failure.
+ *
+ * Async     enqueued on dev
+ * Returns   ATTO_OK; ATTO_E_NULL, ATTO_E_SHAPE (a negative size), ATTO_E_MEMORY
+ */
+ATTO_API atto_status atto_tril_mask(atto_device *dev, int64_t rows, int64_t cols, int64_t diagonal,
+                                    atto_tensor *mask);
+
 /* ---- attocl/loss.h, attocl/nll_loss.h: losses; f32, whatever x is ---- */
 
 /** Options of losses that have no other; NULL is PyTorch's default. */
