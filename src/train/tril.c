@@ -57,9 +57,8 @@ atto_status atto_tril_mask(atto_device *dev, int64_t rows, int64_t cols, int64_t
     const char *what = "tril_mask";
     if (mask) memset(mask, 0, sizeof *mask);
     ATTO_REQUIRE(dev && mask, ATTO_E_NULL, "%s: %s is NULL", what, dev ? "mask" : "dev");
-    ATTO_REQUIRE(rows >= 0 && cols >= 0, ATTO_E_SHAPE,
-                 "%s: %s is %" PRId64 ", expected 0 or more", what, rows < 0 ? "rows" : "cols",
-                 rows < 0 ? rows : cols);
+    ATTO_REQUIRE(rows >= 0 && cols >= 0, ATTO_E_SHAPE, "%s: %s is %" PRId64 ", expected 0 or more",
+                 what, rows < 0 ? "rows" : "cols", rows < 0 ? rows : cols);
     atto_status status = atto_tensor_alloc(dev, ATTO_I32, atto_shape2(rows, cols), mask);
     if (status == ATTO_OK) status = fill_mask(dev, last_column(rows, cols, diagonal), mask);
     if (status == ATTO_OK) return ATTO_OK;
@@ -73,7 +72,8 @@ static atto_var numbers_on(atto_tape *tape, atto_shape shape, int64_t first, int
 {
     int64_t *numbers = numbers_from(first, n);
     if (!numbers) {
-        atto__tape_fail(tape, atto__fail(ATTO_E_MEMORY, "tril: no memory for %" PRId64 " numbers", n));
+        atto__tape_fail(tape,
+                        atto__fail(ATTO_E_MEMORY, "tril: no memory for %" PRId64 " numbers", n));
         return atto__no_var();
     }
     const atto_var v = atto_input(tape, ATTO_I64, shape, numbers);
