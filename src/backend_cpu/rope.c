@@ -10,6 +10,7 @@
 #include "rope.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "backend_cpu/index.h"
 #include "backend_cpu/stream.h"
@@ -39,77 +40,112 @@ static const float *table_row(const atto_tensor *table, int64_t p)
     return (const float *)dense_span(table, p * table->stride[0], 1).first;
 }
 
-/* ---- blocks ---- */
+/* ---- pairs, in storage of a dtype: a constant where these are inlined ---- */
 
-static void turn_halves(const float *u, const float *v, const float *c, const float *s, float sign,
-                        float *to_u, float *to_v, int32_t n)
+ATTO_INLINE void put_one(void *to, int32_t i, float value, atto_dtype dtype)
+{
+    if (dtype == ATTO_F16)
+        ((uint16_t *)to)[i] = attom_f32_to_f16(value);
+    else if (dtype == ATTO_BF16)
+        ((uint16_t *)to)[i] = attom_f32_to_bf16(value);
+    else
+        ((float *)to)[i] = value;
+}
+
+/* A result, or what stands there and the result. */
+ATTO_INLINE void give_one(void *to, int32_t i, float value, atto_dtype dtype, bool add)
+{
+    put_one(to, i, add ? vec_one_as(to, i, dtype) + value : value, dtype);
+}
+
+ATTO_INLINE void turn_as(const void *from_u, const void *from_v, void *to_u, void *to_v,
+                         const float *c, const float *s, float sign, int32_t n, atto_dtype dtype,
+                         bool add)
 {
     ATTO_SIMD
     for (int32_t i = 0; i < n; i++) {
-        const float first = u[i], second = v[i], sine = sign * s[i];
-        to_u[i] = first * c[i] - second * sine;
-        to_v[i] = second * c[i] + first * sine;
+        const float u = vec_one_as(from_u, i, dtype), v = vec_one_as(from_v, i, dtype);
+        const float sine = sign * s[i];
+        give_one(to_u, i, u * c[i] - v * sine, dtype, add);
+        give_one(to_v, i, v * c[i] + u * sine, dtype, add);
     }
 }
 
-static void turn_neighbours(const float *x, const float *c, const float *s, float sign, float *to,
+ATTO_INLINE void turn_either(const void *from_u, const void *from_v, void *to_u, void *to_v,
+                             const float *c, const float *s, float sign, int32_t n,
+                             atto_dtype dtype, bool add)
+{
+    if (add)
+        turn_as(from_u, from_v, to_u, to_v, c, s, sign, n, dtype, true);
+    else
+        turn_as(from_u, from_v, to_u, to_v, c, s, sign, n, dtype, false);
+}
+
+static void turn_halves(const void *from_u, const void *from_v, void *to_u, void *to_v,
+                        const float *c, const float *s, float sign, int32_t n, atto_dtype dtype,
+                        bool add)
+{
+    if (dtype == ATTO_F16)
+        turn_either(from_u, from_v, to_u, to_v, c, s, sign, n, ATTO_F16, add);
+    else if (dtype == ATTO_BF16)
+        turn_either(from_u, from_v, to_u, to_v, c, s, sign, n, ATTO_BF16, add);
+    else
+        turn_either(from_u, from_v, to_u, to_v, c, s, sign, n, ATTO_F32, add);
+}
+
+static void turn_neighbours(const float *x, float *to, const float *c, const float *s, float sign,
                             int32_t n)
 {
     ATTO_SIMD
     for (int32_t i = 0; i < n; i++) {
-        const float first = x[2 * i], second = x[2 * i + 1], sine = sign * s[i];
-        to[2 * i] = first * c[i] - second * sine;
-        to[2 * i + 1] = second * c[i] + first * sine;
+        const float u = x[2 * i], v = x[2 * i + 1], sine = sign * s[i];
+        to[2 * i] = u * c[i] - v * sine;
+        to[2 * i + 1] = v * c[i] + u * sine;
     }
 }
 
-/* Where results go before they are put. */
-static float *target_of(const job *j, span to, float *buffer)
-{
-    return j->t->add || j->past_cache ? buffer : store_target(to, buffer);
-}
+/* ---- blocks ---- */
 
-static void put(const job *j, float *values, span to)
-{
-    float old[2 * PAIRS];
-    if (j->t->add) accumulate_block(values, to, old);
-    put_block(values, to, j->past_cache);
-}
-
+/* Past the caches results go through a buffer. */
 static void halves_block(const job *j, const row *r, int64_t i, int32_t n)
 {
     const atto__turn *t = j->t;
-    float u_in[PAIRS], v_in[PAIRS], u_out[PAIRS], v_out[PAIRS];
+    float out_u[PAIRS], out_v[PAIRS];
     const span to_u = dense_span(t->to, r->to + i, n);
     const span to_v = dense_span(t->to, r->to + t->half + i, n);
-    const float *u = load_block(dense_span(t->from, r->from + i, n), u_in);
-    const float *v = load_block(dense_span(t->from, r->from + t->half + i, n), v_in);
-    float *turned_u = target_of(j, to_u, u_out), *turned_v = target_of(j, to_v, v_out);
-    turn_halves(u, v, r->cos + i, r->sin + i, t->sign, turned_u, turned_v, n);
-    put(j, turned_u, to_u);
-    put(j, turned_v, to_v);
+    const span from_u = dense_span(t->from, r->from + i, n);
+    const span from_v = dense_span(t->from, r->from + t->half + i, n);
+    turn_halves(from_u.first, from_v.first, j->past_cache ? out_u : to_u.first,
+                j->past_cache ? out_v : to_v.first, r->cos + i, r->sin + i, t->sign, n, to_u.dtype,
+                t->add);
+    if (!j->past_cache) return;
+    stream_block(out_u, to_u.first, n);
+    stream_block(out_v, to_v.first, n);
 }
 
+/* 16 bits are widened first: compilers do not take such neighbours apart in vectors. */
 static void neighbours_block(const job *j, const row *r, int64_t i, int32_t n)
 {
     const atto__turn *t = j->t;
-    float in[2 * PAIRS], out[2 * PAIRS];
+    float in[2 * PAIRS], out[2 * PAIRS], old[2 * PAIRS];
     const span to = dense_span(t->to, r->to + 2 * i, 2 * n);
     const float *x = load_block(dense_span(t->from, r->from + 2 * i, 2 * n), in);
-    float *turned = target_of(j, to, out);
-    turn_neighbours(x, r->cos + i, r->sin + i, t->sign, turned, n);
-    put(j, turned, to);
+    float *turned = t->add || j->past_cache ? out : store_target(to, out);
+    turn_neighbours(x, turned, r->cos + i, r->sin + i, t->sign, n);
+    if (t->add) accumulate_block(turned, to, old);
+    put_block(turned, to, j->past_cache);
 }
 
 /* Elements that are not turned. */
 static void copy_block(const job *j, const row *r, int64_t i, int32_t n)
 {
-    float in[2 * PAIRS], out[2 * PAIRS];
+    float in[2 * PAIRS], out[2 * PAIRS], old[2 * PAIRS];
     const span to = dense_span(j->t->to, r->to + i, n);
     const float *x = load_block(dense_span(j->t->from, r->from + i, n), in);
     if (j->t->add) {
-        for (int32_t k = 0; k < n; k++) out[k] = x[k];
-        put(j, out, to);
+        memcpy(out, x, (size_t)n * sizeof *out);
+        accumulate_block(out, to, old);
+        store_block(out, to);
     } else {
         put_block(x, to, j->past_cache);
     }
