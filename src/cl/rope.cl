@@ -4,9 +4,9 @@
  *   to_u = u cos - v sin
  *   to_v = v cos + u sin     (+ to)     sin times sign: 1 forward, of x to y; -1 backward, of dy to dx
  *
- * Tensors are [batches, heads, length, d] with any steps but the last. A row begins with 2 half
- * elements that are turned; the rest is copied. A work-item has one run of a row, in ATTO_HEADS heads
- * of a position, so that angles are loaded once for them:
+ * Tensors are [batches, heads, length, d] with any steps but the last. The first 2 pairs elements of a
+ * row are turned, the rest is copied. A work-item has one run of a row, in ATTO_HEADS heads of a
+ * position, so that angles are loaded once for them:
  *
  *   t = ((batch * groups of heads + group) * length + l) * runs of a row + run
  *
