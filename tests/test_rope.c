@@ -250,7 +250,7 @@ static atto_tensor part_of(const atto_tensor *packed, int64_t which)
  * left alone. No tensor is copied. */
 static void turn_packed(bool neighbours)
 {
-    enum { B = 2, L = 5, H = 4, D = 16, N = B * L * 3 * H * D };
+    enum { B = 2, L = 5, H = 6, D = 16, N = B * L * 3 * H * D };
     static double held[N], got[N];
     double in[D], out[D], terms[D];
     test_tensor packed;

@@ -58,7 +58,9 @@ static atto_status launch(atto_device *dev, const atto__turn *t)
     const int64_t turned = vectors && t->neighbours ? 2 * t->half : t->half;
     const int32_t heads = t->heads > 1 ? ATTO_ROPE_HEADS : 1;
     const int64_t groups = (t->heads + heads - 1) / heads;
-    const int64_t sizes[4] = { 1, groups, t->length, (turned + t->d - 2 * t->half) / run };
+    const bool inside = groups > 1 && t->to->stride[1] < t->to->stride[2]; /* as memory lies */
+    const int64_t sizes[4] = { 1, inside ? t->length : groups, inside ? groups : t->length,
+                               (turned + t->d - 2 * t->half) / run };
     const int64_t n = t->batches * groups * t->length * sizes[3];
     const bool wide = dev->options.set.index_bits == 64 || n > MOST_NARROW;
     const atto__rope_knobs knobs = { .dtype = t->from->dtype,
@@ -82,6 +84,7 @@ static atto_status launch(atto_device *dev, const atto__turn *t)
     arg_steps(&args, t->to);
     atto__arg_float(&args, t->sign);
     atto__arg_uint(&args, t->add);
+    atto__arg_uint(&args, inside);
     atto__arg_index(&args, wide, n);
     atto__arg_sizes(&args, wide, sizes);
     return atto__launch(dev, &variant, &args,

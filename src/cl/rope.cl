@@ -8,7 +8,8 @@
  * row are turned, the rest is copied. A work-item has one run of a row, in ATTO_HEADS heads of a
  * position, so that angles are loaded once for them:
  *
- *   t = ((batch * groups of heads + group) * length + l) * runs of a row + run
+ *   t = ((batch * groups of heads + group) * length + l) * runs of a row + run, or, heads inside,
+ *       ((batch * length + l) * groups of heads + group) * runs of a row + run
  *
  *   halves      run at is elements at... and pairs + at..., one unit each, of pairs at...
  *   neighbours  vectors: one unit, elements at... of pairs at / 2...; elements: those of pair at
@@ -93,7 +94,8 @@ ATTO_UNROLLED void turn(float *v, const float *c, const float *s)
 #define POSITION_PARAMETERS const ulong first,
 #endif
 
-/* n runs; size: -, groups of heads, length, runs of a row. Steps: batch, head, row. */
+/* n runs; size: -, groups of heads, length (or, inside, these two the other way round), runs of a row.
+ * Steps: batch, head, row. */
 ATTO_KERNEL void atto_rope_turn(__global const ATTO_T *from, const ulong from_at,
                                 __global ATTO_T *to, const ulong to_at,
                                 __global const float *cosines, const ulong cos_at,
@@ -101,23 +103,23 @@ ATTO_KERNEL void atto_rope_turn(__global const ATTO_T *from, const ulong from_at
                                 POSITION_PARAMETERS const ulong rows, const ulong cos_step,
                                 const ulong sin_step, const ulong pairs, const atto_index heads,
                                 const ulong4 from_step, const ulong4 to_step, const float sign,
-                                const uint add, const atto_index n, const atto_index4 size,
-                                const uint4 magic, const uint4 shift)
+                                const uint add, const uint inside, const atto_index n,
+                                const atto_index4 size, const uint4 magic, const uint4 shift)
 {
     const atto_index t = get_global_id(0);
     if (t >= n) return;
     const atto_index4 at = atto_walk(t, size, magic, shift);
-    const atto_index head = at.y * ATTO_HEADS;
+    const atto_index head = (inside ? at.z : at.y) * ATTO_HEADS, l = inside ? at.y : at.z;
     const bool turns = at.w < (PARTS == 2 ? pairs : 2 * pairs);
-    from += from_at + at.x * from_step.x + head * from_step.y + at.z * from_step.z;
-    to += to_at + at.x * to_step.x + head * to_step.y + at.z * to_step.z;
+    from += from_at + at.x * from_step.x + head * from_step.y + l * from_step.z;
+    to += to_at + at.x * to_step.x + head * to_step.y + l * to_step.z;
 
 #if ATTO_POSITIONS
-    const long row = position[position_at + at.x * position_batch + at.z * position_step];
+    const long row = position[position_at + at.x * position_batch + l * position_step];
     const bool known = is_row(row, rows);
     if (!known) atomic_or(errors + errors_at, BIT_OF_INDICES);
 #else
-    const ulong row = first + at.z;
+    const ulong row = first + l;
     const bool known = true;
 #endif
 
