@@ -118,7 +118,7 @@ typedef struct bench_row {
     X(loss)             \
     X(nll_loss)         \
     X(layer_norm)       \
-    X(batch_norm) X(group_norm) X(pool) X(index_select) X(gather) X(matmul) X(attention)
+    X(batch_norm) X(group_norm) X(pool) X(index_select) X(gather) X(matmul) X(attention) X(rope)
 
 #define X(name)                                   \
     extern const bench_row bench_##name##_rows[]; \

@@ -241,6 +241,31 @@ def gather(row):
     return calls(row, lambda x: torch.gather(x, 0, index), [x])
 
 
+HEADS, POSITIONS = 32, 2048
+
+
+def rope(row):
+    """[rows, 128] are heads, one behind the other or side by side; as models of Hugging Face turn them."""
+    rows, size = row.shape
+    angles = torch.outer(torch.arange(POSITIONS, device=row.device),
+                         10000.0 ** (-torch.arange(0, size, 2, device=row.device) / size))
+    angles = angles.repeat_interleave(2, -1) if "neighbours" in row.op else torch.cat((angles, angles), -1)
+    cos, sin = angles.cos().to(row.dtype), angles.sin().to(row.dtype)
+    batches = rows // (HEADS * POSITIONS)
+    if "side by side" in row.op:
+        x = row.normal(batches, POSITIONS, HEADS, size).transpose(1, 2)
+    else:
+        x = row.normal(batches, HEADS, POSITIONS, size)
+
+    def other(x):
+        if "neighbours" in row.op:
+            return torch.stack((-x[..., 1::2], x[..., 0::2]), -1).flatten(-2)
+        u, v = x.chunk(2, -1)
+        return torch.cat((-v, u), -1)
+
+    return calls(row, lambda x: x * cos + other(x) * sin, [x.requires_grad_(row.backward())])
+
+
 CHANNELS, EDGE = 64, 112
 
 
@@ -307,6 +332,9 @@ TORCH = {
     "embedding": embedding(65536),
     "embedding few": embedding(8192),
     "gather": gather,
+    "rope": rope,
+    "rope neighbours": rope,
+    "rope side by side": rope,
     "softmax": rows_of(lambda x: F.softmax(x, -1)),
     "log_softmax": rows_of(lambda x: F.log_softmax(x, -1)),
     "softmax columns": rows_of(lambda x: F.softmax(x, 0)),

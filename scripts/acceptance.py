@@ -617,12 +617,34 @@ def gather(c):
     return added(dy, x.gather(dim, index), lambda d: torch.zeros_like(x).scatter_add_(dim, index, d))
 
 
+def rope(c):
+    x, dy, position = c.get("x"), c.get("dy"), c.get("position")
+    cos, sin = c.get("cos"), c.get("sin")
+    if position is None:
+        position = torch.arange(x.shape[2], device=x.device) + 3
+    if position.dim() == 1:
+        position = position.expand(x.shape[0], -1)
+    cos, sin = cos[position].unsqueeze(1), sin[position].unsqueeze(1)
+    pairs = cos.shape[-1]
+
+    def turned(t, sin, sizes=False):
+        part, rest = t[..., :2 * pairs], t[..., 2 * pairs:]
+        halves = c["pairing"] == "halves"
+        u, v = part.chunk(2, -1) if halves else (part[..., 0::2], part[..., 1::2])
+        new = (u * cos.abs() + v * sin, v * cos.abs() + u * sin) if sizes else (u * cos - v * sin, v * cos + u * sin)
+        part = torch.cat(new, -1) if halves else torch.stack(new, -1).flatten(-2)
+        return torch.cat((part, rest), -1)
+
+    return {"y": (turned(x, sin), 2 * UNIT * turned(x.abs(), sin.abs(), True)),
+            "dx": (turned(dy, -sin), 2 * UNIT * turned(dy.abs(), sin.abs(), True))}
+
+
 OPS = {"act": act, "dropout": dropout, "linear": linear, "matmul": matmul, "attention": attention,
        "softmax": softmax, "glu": glu,
        "layer_norm": layer_norm, "rms_norm": rms_norm, "batch_norm": batch_norm,
        "group_norm": group_norm, "loss": pointwise, "nll_loss": of_labels(F.nll_loss),
        "cross_entropy": of_labels(F.cross_entropy), "avg_pool": avg_pool, "max_pool": max_pool,
-       "index_select": index_select, "gather": gather,
+       "index_select": index_select, "gather": gather, "rope": rope,
        "adaptive_pool": adaptive_pool}
 
 

@@ -687,6 +687,19 @@ void atto__attention_variant(const atto__attention_knobs *k, atto__variant *out)
     if (k->loops) put_knob(&t, "UNROLL", 1);
 }
 
+void atto__rope_variant(const atto__rope_knobs *k, atto__variant *out)
+{
+    text t = begin(out, "rope.cl", "atto_rope_turn", "");
+    put_value(&t, "DTYPE", atto_dtype_name(k->dtype));
+    put_knob(&t, "NEIGHBOURS", k->neighbours);
+    put_knob(&t, "POSITIONS", k->position != 0);
+    if (k->position) put_value(&t, "INDEX_IN", atto_dtype_name(k->position));
+    put_knob(&t, "HEADS", k->heads);
+    put_knob(&t, "RUN", k->vectors ? atto__vector_elements(k->dtype) : 1);
+    put_knob(&t, "VECTORS", k->vectors);
+    put_knob(&t, "INDEX", k->wide ? 64 : 32);
+}
+
 void atto__pool_variant(const atto__pool_knobs *k, atto__variant *out)
 {
     text t = begin(out, "pool.cl", k->kernel, "");
@@ -1331,6 +1344,20 @@ static bool make_attention(const int32_t *v, atto__variant *out)
     return true;
 }
 
+/* Axes: dtype, pairing, vectors, dtype of positions, heads, index. */
+static bool make_rope(const int32_t *v, atto__variant *out)
+{
+    static const atto_dtype positions[] = { (atto_dtype)0, ATTO_I32, ATTO_I64 };
+    const atto__rope_knobs knobs = { .dtype = float_dtypes[v[0]],
+                                     .position = positions[v[3]],
+                                     .neighbours = v[1] == 1,
+                                     .vectors = v[2] == 1,
+                                     .heads = v[4] == 1 ? ATTO_ROPE_HEADS : 1,
+                                     .wide = v[5] == 1 };
+    if (out) atto__rope_variant(&knobs, out);
+    return true;
+}
+
 /* Axes: kernel, dtype. */
 static bool make_attention_rows(const int32_t *v, atto__variant *out)
 {
@@ -1450,6 +1477,7 @@ static const plan plans[] = {
     { "gather", 4, { 2, 3, 2, 2 }, make_gather },
     { "attention", 7, { 3, 3, 3, 3, ATTO_DROPOUT_COUNT, 2, ATTO_ATTENTION_TILES }, make_attention },
     { "attention", 2, { 2, 3 }, make_attention_rows },
+    { "rope", 6, { 3, 2, 2, 3, 2, 2 }, make_rope },
 };
 
 /* Pairs of values that no chosen variant has yet. An axis is paired with itself too, so that a

@@ -348,6 +348,20 @@ typedef struct atto__attention_knobs {
 
 void atto__attention_variant(const atto__attention_knobs *knobs, atto__variant *out);
 
+/* rope.cl: heads that a work-item turns by the angles it has loaded, where there are several. */
+#define ATTO_ROPE_HEADS 4
+
+typedef struct atto__rope_knobs {
+    atto_dtype dtype;
+    atto_dtype position; /* dtype of positions; 0: none are given */
+    bool neighbours;     /* are a pair; else halves are */
+    bool vectors;        /* or elements, where strides or sizes are odd */
+    int32_t heads;       /* of a work-item */
+    bool wide;
+} atto__rope_knobs;
+
+void atto__rope_variant(const atto__rope_knobs *knobs, atto__variant *out);
+
 /* Loads that a lane of a large window has under way, and runs of a work-item where the window is
  * the image. */
 #define ATTO_POOL_ITEMS 4

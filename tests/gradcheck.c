@@ -8,6 +8,7 @@
 #include "atto_test.h"
 #include "oracle_loss.h"
 #include "oracle_norm.h"
+#include "oracle_rope.h"
 
 static void oracle_has_a_row_for_every_activation(void **state)
 {
@@ -826,9 +827,46 @@ static void oracle_group_norm_gradients_match_differences(void **state)
     }
 }
 
+/* ---- rope: linear in x, so that differences have roundings only ---- */
+
+enum { RO_L = 3, RO_D = 7, RO_PAIRS = 3, RO_NUMEL = 2 * 2 * RO_L * RO_D };
+
+static double rope_value(const oracle_rope *q, const double *x, const double *dy)
+{
+    double y[RO_NUMEL], terms[RO_NUMEL];
+    oracle_rope_forward(q, x, y, terms);
+    return dot(y, dy, RO_NUMEL);
+}
+
+static void oracle_rope_gradients_match_differences(void **state)
+{
+    (void)state;
+    double x[RO_NUMEL], dy[RO_NUMEL], dx[RO_NUMEL], terms[RO_NUMEL];
+    double cosines[4 * RO_PAIRS], sines[4 * RO_PAIRS];
+    test_uniform(9000, -2.0, 2.0, ATTO_F32, x, RO_NUMEL);
+    test_uniform(9001, -2.0, 2.0, ATTO_F32, dy, RO_NUMEL);
+    test_uniform(9002, -1.0, 1.0, ATTO_F32, cosines, 4 * RO_PAIRS);
+    test_uniform(9003, -1.0, 1.0, ATTO_F32, sines, 4 * RO_PAIRS);
+    for (int neighbours = 0; neighbours < 2; neighbours++) {
+        const oracle_rope q = { 2, 2, RO_L,    RO_D,  RO_PAIRS, 4, neighbours == 1,
+                                1, 0, cosines, sines, NULL };
+        oracle_rope_backward(&q, dy, dx, terms);
+        for (int i = 0; i < RO_NUMEL; i++) {
+            const double at = x[i];
+            x[i] = at + 1.0;
+            const double up = rope_value(&q, x, dy);
+            x[i] = at;
+            const double slope = up - rope_value(&q, x, dy);
+            if (fabs(slope - dx[i]) > 1e-12)
+                fail_msg("rope: gradient %.17g, difference %.17g", dx[i], slope);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(oracle_rope_gradients_match_differences),
         cmocka_unit_test(oracle_softmax_gradients_match_differences),
         cmocka_unit_test(oracle_glu_gradients_match_differences),
         cmocka_unit_test(oracle_matmul_gradients_match_differences),

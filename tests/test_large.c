@@ -250,6 +250,35 @@ static void cross_entropy_backward(const scene *s)
     MUST(atto_cross_entropy_backward(test_dev, &a));
 }
 
+/* Rows as heads of one position. */
+static void turn(const scene *s, atto_rope_pairing pairing, bool backward)
+{
+    atto_tensor in, out;
+    const atto_tensor cosines = atto_tensor_of(s->w.buffer, ATTO_F32, atto_shape2(1, 512), 0);
+    const atto_tensor sines = atto_tensor_of(s->var.buffer, ATTO_F32, atto_shape2(1, 512), 0);
+    const atto_shape shape = atto_shape4(1, s->x.shape[0], 1, COLS);
+    MUST(atto_tensor_reshape(&s->x, shape, &in));
+    MUST(atto_tensor_reshape(&s->out, shape, &out));
+    const struct atto_rope_args a = { .x = &in,
+                                      .cos = &cosines,
+                                      .sin = &sines,
+                                      .y = &out,
+                                      .dy = &in,
+                                      .dx = &out,
+                                      .pairing = pairing };
+    MUST(backward ? atto_rope_backward(test_dev, &a) : atto_rope_forward(test_dev, &a));
+}
+
+static void rope_forward(const scene *s)
+{
+    turn(s, ATTO_ROPE_HALVES, false);
+}
+
+static void rope_backward(const scene *s)
+{
+    turn(s, ATTO_ROPE_NEIGHBOURS, true);
+}
+
 /* dy of an image begins where its rows do, so that halves see the same. */
 static void pool_backward(const scene *s)
 {
@@ -286,6 +315,8 @@ TEST(loss_forward)
 TEST(loss_backward)
 TEST(cross_entropy_backward)
 TEST(pool_backward)
+TEST(rope_forward)
+TEST(rope_backward)
 
 int main(void)
 {
@@ -304,6 +335,8 @@ int main(void)
         cmocka_unit_test(large_loss_backward),
         cmocka_unit_test(large_cross_entropy_backward),
         cmocka_unit_test(large_pool_backward),
+        cmocka_unit_test(large_rope_forward),
+        cmocka_unit_test(large_rope_backward),
     };
     return test_main("large", tests, sizeof tests / sizeof tests[0]);
 }

@@ -413,6 +413,20 @@ static spec spec_attention(const char *name, bool many_dims)
                    -2.0, 2.0 };
 }
 
+static void numbers_rope(struct atto_rope_args *a)
+{
+    a->pairing = ATTO_ROPE_NEIGHBOURS;
+}
+/* 2 batches of 3 heads of 4 positions, 6 of 7 elements turned by rows of a table of 5. */
+static spec spec_rope(const char *name, bool many_dims)
+{
+    (void)many_dims;
+    if (strcmp(name, "cos") == 0 || strcmp(name, "sin") == 0)
+        return (spec){ atto_shape2(5, 3), ATTO_F32, -1.0, 1.0 };
+    if (strcmp(name, "position") == 0) return (spec){ atto_shape2(2, 4), ATTO_I64, 0.0, 4.5 };
+    return (spec){ atto_shape4(2, 3, 4, 7), ATTO_F32, -2.0, 2.0 };
+}
+
 /* clang-format off */
 #define F(field, role) { #field, offsetof(args, field), USE_##role },
 #define X(op, OP, layout, autocast, in_place, random, data_errors)                          \

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Shapes on a tape. A case says by index arithmetic which input element each output element is; whole
  * numbers make every value and every sum exact in all dtypes. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -459,6 +460,81 @@ static void shapes_hold_no_memory(void **state)
     atto_tensor_free(&ones);
 }
 
+/* ---- triangles ---- */
+
+static const int64_t diagonals[] = { 0, 1, -1, 3, -4, 100, -100, INT64_MAX, INT64_MIN };
+
+static bool is_kept(int64_t row, int64_t col, int64_t diagonal)
+{
+    if (diagonal > 100) return true;
+    return diagonal >= -100 && col - row <= diagonal;
+}
+
+static void tril_masks_are_what_indices_say(void **state)
+{
+    (void)state;
+    const int64_t sizes[][2] = { { 5, 7 }, { 7, 5 }, { 1, 1 }, { 65, 129 }, { 0, 3 }, { 3, 0 } };
+    for (int s = 0; s < COUNT_OF(sizes); s++)
+        for (int d = 0; d < COUNT_OF(diagonals); d++) {
+            const int64_t rows = sizes[s][0], cols = sizes[s][1];
+            atto_tensor mask;
+            static int32_t got[65 * 129];
+            MUST(atto_tril_mask(test_dev, rows, cols, diagonals[d], &mask));
+            assert_int_equal(mask.dtype, ATTO_I32);
+            assert_true(mask.rank == 2 && mask.shape[0] == rows && mask.shape[1] == cols);
+            if (rows * cols > 0) MUST(atto_tensor_read(&mask, got));
+            for (int64_t i = 0; i < rows * cols; i++)
+                assert_int_equal(got[i], is_kept(i / cols, i % cols, diagonals[d]));
+            atto_tensor_free(&mask);
+        }
+}
+
+/* The tensor's values, as whole numbers are in every dtype. */
+static void expect_kept(const atto_tensor *t, int64_t diagonal, const double *kept)
+{
+    unsigned char bytes[2 * 5 * 7 * 4];
+    const size_t size = atto_dtype_size(t->dtype);
+    MUST(atto_tensor_read(t, bytes));
+    for (int64_t i = 0; i < 2 * 5 * 7; i++) {
+        uint32_t bits = 0;
+        memcpy(&bits, bytes + (size_t)i * size, size);
+        assert_true(oracle_decode(t->dtype, bits) ==
+                    (is_kept(i / 7 % 5, i % 7, diagonal) ? kept[i] : 0.0));
+    }
+}
+
+/* Values and gradients; NaN above the diagonal leaves no trace. */
+static void check_tril(atto_dtype dtype, int64_t diagonal)
+{
+    enum { N = 2 * 5 * 7 };
+    double held[N], ones[N];
+    test_tensor x;
+    atto_tensor grad, copy;
+    test_tensor_make(&x, test_dev, dtype, atto_shape3(2, 5, 7), LAYOUT_PITCHED);
+    for (int i = 0; i < N; i++) {
+        held[i] = is_kept(i / 7 % 5, i % 7, diagonal) ? (double)i + 1.0 : NAN;
+        ones[i] = 1.0;
+    }
+    test_tensor_put(&x, held);
+    const atto_var v = atto_borrow(tape, &x.view, true);
+    const atto_var y = atto_tril(tape, v, diagonal);
+    MUST(atto_var_tensor(tape, y, &copy));
+    expect_kept(&copy, diagonal, held);
+    MUST(atto_backward(tape, atto_reduce(tape, ATTO_REDUCE_SUM, y, NULL)));
+    MUST(atto_var_grad(tape, v, &grad));
+    expect_kept(&grad, diagonal, ones);
+    MUST(atto_tape_end(tape));
+    test_tensor_drop(&x);
+}
+
+static void tril_zeroes_what_is_above(void **state)
+{
+    (void)state;
+    for (int d = 0; d < COUNT_OF(diagonals); d++) check_tril(ATTO_F32, diagonals[d]);
+    check_tril(ATTO_F16, 1);
+    check_tril(ATTO_BF16, -1);
+}
+
 /* ---- refusals ---- */
 
 static atto_var x23(void)
@@ -507,6 +583,23 @@ static void shapes_refuse_what_does_not_fit(void **state)
             "concat: input 1 is f32 [3,2]");
 }
 
+static void tril_refuses_what_does_not_fit(void **state)
+{
+    (void)state;
+    const int32_t whole[4] = { 0 };
+    const float values[3] = { 0 };
+    atto_tensor mask;
+    REFUSES(atto_tril(tape, atto_input(tape, ATTO_F32, atto_shape1(3), values), 0), ATTO_E_SHAPE,
+            "tril: x is [3]|two dimensions");
+    REFUSES(atto_tril(tape, atto_input(tape, ATTO_I32, atto_shape2(2, 2), whole), 0), ATTO_E_DTYPE,
+            "tril: x is i32");
+    EXPECT_FAIL(atto_tril_mask(NULL, 2, 2, 0, &mask), ATTO_E_NULL, "tril_mask: dev");
+    EXPECT_FAIL(atto_tril_mask(test_dev, 2, 2, 0, NULL), ATTO_E_NULL, "tril_mask: mask");
+    EXPECT_FAIL(atto_tril_mask(test_dev, -1, 2, 0, &mask), ATTO_E_SHAPE, "tril_mask: rows is -1");
+    EXPECT_FAIL(atto_tril_mask(test_dev, 2, -3, 0, &mask), ATTO_E_SHAPE, "tril_mask: cols is -3");
+    assert_null(mask.buffer);
+}
+
 #define ON_A_TAPE(test) cmocka_unit_test_setup_teardown(test, open_tape, close_tape)
 
 static const struct CMUnitTest tests[] = {
@@ -517,5 +610,8 @@ static const struct CMUnitTest tests[] = {
     ON_A_TAPE(shapes_hold_no_memory),
     ON_A_TAPE(shapes_notice_parameters_that_changed),
     ON_A_TAPE(shapes_refuse_what_does_not_fit),
+    ON_A_TAPE(tril_masks_are_what_indices_say),
+    ON_A_TAPE(tril_zeroes_what_is_above),
+    ON_A_TAPE(tril_refuses_what_does_not_fit),
 };
 TEST_MAIN("shape", tests)

@@ -23,6 +23,7 @@ typedef enum check_family {
     CHECK_INDEX,     /* atto_index_select_*, kind 1: atto_gather_*; through check_index */
     CHECK_MATMUL,    /* atto_matmul_*, through check_matmul */
     CHECK_ATTENTION, /* atto_attention_*, through check_attention */
+    CHECK_ROPE,      /* atto_rope_*, kind 1: neighbours; through check_rope */
     CHECK_LOSS       /* atto_loss_* or atto_nll_loss_*, through check_loss; kind counts */
 } check_family;
 
@@ -69,6 +70,10 @@ atto_status check_pool(atto_device *dev, atto_device *reference, bool is_max, bo
 /* Rows, or elements, that an index names; check_index.c. */
 atto_status check_index(atto_device *dev, atto_device *reference, bool is_gather, bool backward,
                         atto_dtype dtype, double *ratio);
+
+/* Heads turned by positions; check_rope.c. */
+atto_status check_rope(atto_device *dev, atto_device *reference, bool neighbours, bool backward,
+                       atto_dtype dtype, double *ratio);
 
 /* Batched products likewise. */
 atto_status check_matmul(atto_device *dev, atto_device *reference, bool backward, atto_dtype dtype,

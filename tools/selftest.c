@@ -94,6 +94,8 @@ static const check_op ops[] = {
 #undef X
     { "index_select", { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_INDEX, 0 },
     { "gather",       { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_INDEX, 1 },
+    { "rope",         { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_ROPE, 0 },
+    { "rope pairs",   { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_ROPE, 1 },
     { "nll_loss",     { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_LOSS, CHECK_NLL },
 };
 /* clang-format on */
@@ -272,6 +274,12 @@ static double run_cell(selftest *s, const check_op *op, bool backward, atto_dtyp
     if (op->family == CHECK_INDEX) {
         const atto_status status =
             check_index(s->dev, s->reference, op->kind == 1, backward, dtype, &ratio);
+        if (status != ATTO_OK) tool_fail(op->name, status);
+        return ratio;
+    }
+    if (op->family == CHECK_ROPE) {
+        const atto_status status =
+            check_rope(s->dev, s->reference, op->kind == 1, backward, dtype, &ratio);
         if (status != ATTO_OK) tool_fail(op->name, status);
         return ratio;
     }

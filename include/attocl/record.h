@@ -20,6 +20,7 @@
 #include <attocl/nll_loss.h>
 #include <attocl/pool.h>
 #include <attocl/reduce.h>
+#include <attocl/rope.h>
 #include <attocl/softmax.h>
 #include <attocl/tape.h>
 
@@ -273,6 +274,20 @@ ATTO_API atto_var atto_embedding(atto_tape *tape, atto_var weight, atto_var inde
 /** attocl/gather.h: one element of x along dimension dim for each element of index. */
 ATTO_API atto_var atto_gather(atto_tape *tape, atto_var x, int32_t dim, atto_var index);
 
+/** Options of atto_rope; zero, and NULL for the struct, is the default. */
+typedef struct atto_rope_options {
+    const atto_var
+        *position; /**< [L] or [B, L], i32 or i64: rows of the tables; NULL = offset + l */
+    atto_rope_pairing pairing; /**< 0 = halves */
+    int64_t offset;            /**< row of the first position; 0 with position */
+    uint64_t reserved[4];      /**< must be 0 */
+} atto_rope_options;
+
+/** x, [B, H, L, D], with its pairs turned by the angles of the tables, [P, R/2] in f32: attocl/rope.h.
+ * ATTO_E_UNSUPPORTED if a table would need a gradient. */
+ATTO_API atto_var atto_rope(atto_tape *tape, atto_var x, atto_var cos_table, atto_var sin_table,
+                            const atto_rope_options *options);
+
 /* ---- shapes: docs/ops/shape.md ----
  *
  * Of any dtype; floats have gradients. A view shows x's memory and costs nothing; dim may be negative
@@ -312,6 +327,20 @@ ATTO_API atto_var atto_stack(atto_tape *tape, const atto_var *inputs, int32_t co
 /** A new tensor with before[d] and after[d] elements of that value around x in every dimension d. */
 ATTO_API atto_var atto_pad(atto_tape *tape, atto_var x, const int64_t *before, const int64_t *after,
                            double value);
+
+/** A new tensor like x, f32, f16 or bf16, with zeros where a column of the last two dimensions is more
+ * than diagonal behind its row: torch.tril. The gradient is zero there, too. */
+ATTO_API atto_var atto_tril(atto_tape *tape, atto_var x, int64_t diagonal);
+
+/**
+ * A new i32 tensor [rows, cols], 1 where col <= row + diagonal, else 0: torch.tril of ones. As the mask of
+ * attocl/attention.h, diagonal 0 hides later keys. Release it with atto_tensor_free; zeroed on failure.
+ *
+ * Async     enqueued on dev
+ * Returns   ATTO_OK; ATTO_E_NULL, ATTO_E_SHAPE (a negative size), ATTO_E_MEMORY
+ */
+ATTO_API atto_status atto_tril_mask(atto_device *dev, int64_t rows, int64_t cols, int64_t diagonal,
+                                    atto_tensor *mask);
 
 /* ---- attocl/loss.h, attocl/nll_loss.h: losses; f32, whatever x is ---- */
 

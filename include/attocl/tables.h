@@ -179,7 +179,8 @@
     X(index_select, INDEX_SELECT, DENSE, FLOW, DISTINCT, FIXED,  DATA_ERRORS) \
     X(gather,  GATHER,  DENSE,     FLOW,   DISTINCT, FIXED,      DATA_ERRORS) \
     X(matmul,  MATMUL,  MATRICES,  LOW,    DISTINCT, FIXED,             NONE) \
-    X(attention, ATTENTION, INNER, LOW,    DISTINCT, DROPS_BY(dropout), NONE)
+    X(attention, ATTENTION, INNER, LOW,    DISTINCT, DROPS_BY(dropout), NONE) \
+    X(rope,    ROPE,    INNER,     FLOW,   IN_PLACE, FIXED,      DATA_ERRORS)
 
 /* F(field, role), beside each args struct as ATTO_<OP>_FIELDS. Roles:
  *   IN          read by forward and again by backward      must be given to both
@@ -244,6 +245,8 @@
 #define ATTO_ATTENTION_FIELDS(F)                                                               \
     F(q, IN) F(k, IN) F(v, IN) F(mask, IN_OPT) F(y, SAVED) F(lse, SAVED_FWD_OPT) F(dy, DIN)    \
     F(dq, DOUT) F(dk, DOUT) F(dv, DOUT)
+#define ATTO_ROPE_FIELDS(F)                                                                    \
+    F(x, IN_FWD) F(cos, IN) F(sin, IN) F(position, IN_OPT) F(y, OUT) F(dy, DIN) F(dx, DOUT)
 /* clang-format on */
 
 #endif

@@ -33,6 +33,7 @@ cases=(
     'adaptive_pool f32 4x16x30x28 out=1 max=0'
     'index_select f32 300x1000 dim=first padding=0'
     'gather f32 300x1000 dim=first'
+    'rope f32 4x16x30x28 pairing=halves turned=all position=shared'
     'reduce f32 300x1000 kind=sum dim=first'
     'binary f32 300x1000 kind=div'
 )

@@ -66,6 +66,7 @@ typedef struct grid_family {
     X(adaptive_pool)     \
     X(index_select)      \
     X(gather)            \
+    X(rope)              \
     X(reduce)            \
     X(binary)
 #define X(name) extern const grid_family grid_##name;

@@ -151,6 +151,15 @@ attention.txt: scaled dot product attention and its gradients, inputs exact in f
 
 CAUSAL is the number of ATTO_CAUSAL_*; SCALE 0 is the default; MASK is none, bool or float, and its shape and
 numbers are there unless it is none.
+
+rope.txt: rotary position embedding as Hugging Face (halves) and Meta (neighbours, complex numbers) write it.
+Lines:
+
+    torch VERSION
+    case PAIRING DIMS THETA OFFSET RANK B H L D
+    cos ...  sin ...  x ...  dy ...  y ...  dx ...
+
+PAIRING is halves or neighbours, DIMS what is turned of D; tables are [OFFSET + L, DIMS / 2].
 """
 import argparse
 import math
@@ -1345,6 +1354,54 @@ def write_index(out):
     return path
 
 
+# pairing, dims, theta, offset, shape of x
+ROPE_CASES = [
+    ("halves", 8, 10000.0, 0, (1, 2, 3, 8)), ("neighbours", 8, 10000.0, 0, (1, 2, 3, 8)),
+    ("halves", 4, 500000.0, 7, (2, 1, 4, 7)), ("neighbours", 4, 500000.0, 7, (2, 1, 4, 7)),
+    ("halves", 2, 100.0, 1, (1, 1, 5, 2)), ("neighbours", 2, 100.0, 1, (1, 1, 5, 2)),
+    ("halves", 16, 10000.0, 3, (1, 3, 2, 24)), ("neighbours", 16, 10000.0, 3, (1, 3, 2, 24)),
+]
+
+
+def turned_halves(x, angles):
+    cos, sin = torch.cat((angles, angles), -1).cos(), torch.cat((angles, angles), -1).sin()
+    u, v = x.chunk(2, -1)
+    return x * cos + torch.cat((-v, u), -1) * sin
+
+
+def turned_neighbours(x, angles):
+    numbers = torch.view_as_complex(x.contiguous().reshape(*x.shape[:-1], -1, 2))
+    return torch.view_as_real(numbers * torch.polar(torch.ones_like(angles), angles)).flatten(-2)
+
+
+def rope_case(rng, pairing, dims, theta, offset, shape):
+    """The lines of one case."""
+    positions = torch.arange(offset + shape[2], dtype=torch.float64)
+    paces = 1.0 / theta ** (torch.arange(0, dims, 2, dtype=torch.float64) / dims)
+    angles = torch.outer(positions, paces)
+    x, dy = ce_numbers(rng, shape, -2, 2).requires_grad_(True), ce_numbers(rng, shape, -2, 2)
+    turned = {"halves": turned_halves, "neighbours": turned_neighbours}[pairing]
+    y = torch.cat((turned(x[..., :dims], angles[offset:]), x[..., dims:]), -1)
+    (dx,) = torch.autograd.grad(y, [x], dy)
+    lines = [f"case {pairing} {dims} {theta!r} {offset} {with_shape(x)}"]
+    parts = [("cos", angles.cos()), ("sin", angles.sin()), ("x", x), ("dy", dy), ("y", y), ("dx", dx)]
+    return lines + [" ".join([name] + [repr(v) for v in t.detach().reshape(-1).tolist()])
+                    for name, t in parts]
+
+
+def write_rope(out):
+    """Writes rope.txt; returns its path."""
+    rng = random.Random(2021)
+    lines = ["# Rotary position embedding in float64, made by tests/golden/make_golden.py.",
+             f"torch {torch.__version__}"]
+    for case in ROPE_CASES:
+        lines += rope_case(rng, *case)
+    path = os.path.join(out, "rope.txt")
+    with open(path, "w", encoding="ascii", newline="\n") as file:
+        file.write("\n".join(lines) + "\n")
+    return path
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", default=os.path.dirname(os.path.abspath(__file__)),
@@ -1358,7 +1415,7 @@ def main():
     for write in (write_act, write_linear, write_cross_entropy, write_optim, write_elementwise,
                   write_reduce, write_softmax, write_glu, write_loss, write_layer_norm, write_batch_norm,
                   write_group_norm, write_pool, write_index, write_matmul, write_attention,
-                  write_multihead, write_transformer_block):
+                  write_multihead, write_transformer_block, write_rope):
         path = write(arguments.out)
         print(f"{path}: {os.path.getsize(path)} bytes")
 
