@@ -120,16 +120,13 @@ static void join_mask(const call *c, masks *m, atto_var v, atto_shape shape)
 /* i32 [queries, keys], 1 where causal hides. */
 static atto_var causal_mask(const call *c)
 {
-    const int64_t rows = c->queries, columns = c->keys;
-    const int64_t last = c->o->causal == ATTO_CAUSAL_BOTTOM_RIGHT ? columns - rows : 0;
-    int32_t *hides = atto__alloc((size_t)(rows * columns) * sizeof *hides + 1);
-    if (atto__tape_fail(c->tape, hides ? ATTO_OK : atto__fail(ATTO_E_MEMORY, "out of host memory")))
+    const int64_t last = c->o->causal == ATTO_CAUSAL_BOTTOM_RIGHT ? c->keys - c->queries : 0;
+    atto_tensor seen;
+    if (atto__tape_fail(c->tape, atto_tril_mask(c->tape->dev, c->queries, c->keys, last, &seen)))
         return atto__no_var();
-    for (int64_t row = 0; row < rows; row++)
-        for (int64_t key = 0; key < columns; key++) hides[row * columns + key] = key > row + last;
-    const atto_var v = atto_input(c->tape, ATTO_I32, atto_shape2(rows, columns), hides);
-    atto__free(hides);
-    return v;
+    const atto_var v = atto_borrow(c->tape, &seen, false);
+    atto_tensor_free(&seen); /* the tape holds it */
+    return atto_compare_number(c->tape, ATTO_COMPARE_EQ, v, 0.0f);
 }
 
 static bool is_float(atto_tape *tape, const atto_var *mask)
