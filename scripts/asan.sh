@@ -23,7 +23,8 @@ build asan
 if [ $# -gt 0 ]; then
     tests asan "$@"
 else
-    tests asan -E '\.(cpu-base|opencl)$' -LE 'wide|small'
+    # The programs' own tests start them over and over, which takes a minute; release runs them.
+    ATTO_TEST_PART=1 tests asan -E '\.(cpu-base|opencl)$|^example\.programs$' -LE 'wide|small'
     # Twice, because the leak checker itself crashes now and then among PoCL's threads; a leak stays.
     tests asan -L small -E "^($slow)\\." --repeat until-pass:2
 fi

@@ -46,6 +46,7 @@ mkdir -p "$folder"
 prove_sight
 build tsan
 if [ $# = 0 ]; then
+    export ATTO_TEST_PART=1
     set -- -R '\.cpu$'
 fi
 tests tsan "$@"

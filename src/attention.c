@@ -10,6 +10,11 @@ static atto__heads strides_of(const atto_tensor *t)
     return (atto__heads){ t->stride[0], t->stride[1], t->stride[2] };
 }
 
+static atto__heads lse_strides(const atto_tensor *t)
+{
+    return t ? (atto__heads){ t->stride[0], t->stride[1], 1 } : (atto__heads){ 0, 0, 0 };
+}
+
 /* Dimension d of the four that mask broadcasts to. */
 static int64_t mask_stride(const atto_tensor *mask, int32_t d)
 {
@@ -47,6 +52,7 @@ void atto__attention_of(const struct atto_attention_args *a, atto__attention *ou
                            .dq = strides_of(a->dq),
                            .dk = strides_of(a->dk),
                            .dv = strides_of(a->dv),
+                           .lse = lse_strides(a->lse),
                            .drop = atto__mask_of(a->dropout, a->rng) };
     put_mask(a->mask, out);
 }

@@ -31,6 +31,7 @@ typedef struct atto__attention {
     bool is_causal;
     atto__attention_mask mask_kind;
     atto__heads q, k, v, y, dy, dq, dk, dv, mask;
+    atto__heads lse;  /* whose row is one number */
     int64_t mask_key; /* stride of mask along keys: 0 or 1 */
     atto__mask drop;
 } atto__attention;

@@ -1312,11 +1312,12 @@ static bool make_index_select_sum(const int32_t *v, atto__variant *out)
     return true;
 }
 
-/* Axes: direction, dtype, dtype of the index, index. */
+/* Axes: kernel, dtype, dtype of the index, index. */
 static bool make_gather(const int32_t *v, atto__variant *out)
 {
-    const atto__gather_knobs knobs = { .kernel = v[0] == 0 ? "atto_gather_forward"
-                                                           : "atto_gather_backward",
+    static const char *const kernels[] = { "atto_gather_forward", "atto_gather_backward",
+                                           "atto_gather_backward_line" };
+    const atto__gather_knobs knobs = { .kernel = kernels[v[0]],
                                        .dtype = float_dtypes[v[1]],
                                        .index = v[2] == 0 ? ATTO_I32 : ATTO_I64,
                                        .wide = v[3] == 1 };
@@ -1324,7 +1325,7 @@ static bool make_gather(const int32_t *v, atto__variant *out)
     return true;
 }
 
-/* Axes: kernel, dtype, head, mask, dropout, vectors, tile. */
+/* Axes: kernel, dtype, head, mask, dropout, vectors, tile, parts. */
 static bool make_attention(const int32_t *v, atto__variant *out)
 {
     static const char *const kernels[] = { "atto_attention_forward", "atto_attention_keys",
@@ -1338,8 +1339,9 @@ static bool make_attention(const int32_t *v, atto__variant *out)
                                           .mask_dtype = v[5] ? float_dtypes[v[1]] : ATTO_F32,
                                           .dropout = (atto__dropout_knob)v[4],
                                           .vectors = v[5] == 1,
-                                          .parts = v[0] == 0 && v[6] == 0,
+                                          .parts = v[7] == 1,
                                           .tile = atto__attention_tiles[v[6]] };
+    if (v[7] == 1 && v[0] != 0) return false; /* forward alone has parts */
     if (out) atto__attention_variant(&knobs, out);
     return true;
 }
@@ -1474,8 +1476,11 @@ static const plan plans[] = {
     { "index_select", 3, { 3, 2, 2 }, make_index_select_forward },
     { "index_select", 1, { 5 }, make_index_select_order },
     { "index_select", 4, { 3, 2, 2, 2 }, make_index_select_sum },
-    { "gather", 4, { 2, 3, 2, 2 }, make_gather },
-    { "attention", 7, { 3, 3, 3, 3, ATTO_DROPOUT_COUNT, 2, ATTO_ATTENTION_TILES }, make_attention },
+    { "gather", 4, { 3, 3, 2, 2 }, make_gather },
+    { "attention",
+      8,
+      { 3, 3, 3, 3, ATTO_DROPOUT_COUNT, 2, ATTO_ATTENTION_TILES, 2 },
+      make_attention },
     { "attention", 2, { 2, 3 }, make_attention_rows },
     { "rope", 6, { 3, 2, 2, 3, 2, 2 }, make_rope },
 };

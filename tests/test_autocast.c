@@ -651,6 +651,29 @@ static uint64_t buffers(void)
 }
 
 /* Casts go with the scope of what was cast; with recording those stay that backward reads. */
+/* A borrowed tensor that is written to between two uses: the second sees what is there. */
+static void autocast_casts_what_was_written_again(void **state)
+{
+    (void)state;
+    test_tensor t;
+    double values[4 * 6];
+    float before[4 * 4], after[4 * 4];
+    test_tensor_make(&t, test_dev, ATTO_F32, atto_shape2(4, 6), LAYOUT_DENSE);
+    test_uniform(3, -1.0, 1.0, ATTO_F32, values, 4 * 6);
+    test_tensor_put(&t, values);
+    const atto_var x = atto_borrow(tape, &t.view, false), w = input(2, atto_shape2(4, 6));
+    MUST(atto_tape_autocast(tape, ATTO_BF16));
+    const atto_var first = atto_cast(tape, atto_linear(tape, x, w, NULL), ATTO_F32);
+    MUST(atto_var_read(tape, first, before));
+    for (int i = 0; i < 4 * 6; i++) values[i] *= -2.0;
+    test_tensor_put(&t, values);
+    const atto_var second = atto_cast(tape, atto_linear(tape, x, w, NULL), ATTO_F32);
+    MUST(atto_var_read(tape, second, after));
+    for (int i = 0; i < 4 * 4; i++) assert_true(after[i] == -2.0f * before[i]);
+    MUST(atto_tape_end(tape));
+    test_tensor_drop(&t);
+}
+
 static void autocast_casts_die_with_their_scope(void **state)
 {
     (void)state;
@@ -862,6 +885,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(autocast_casts_made_without_recording_have_gradients,
                                         open_tape, close_tape),
         cmocka_unit_test_setup_teardown(autocast_casts_a_value_once, open_tape, close_tape),
+        cmocka_unit_test_setup_teardown(autocast_casts_what_was_written_again, open_tape,
+                                        close_tape),
         cmocka_unit_test_setup_teardown(autocast_casts_die_with_their_scope, open_tape, close_tape),
         cmocka_unit_test_setup_teardown(autocast_off_is_as_if_it_never_was, open_tape, close_tape),
         cmocka_unit_test_setup_teardown(autocast_lasts_over_steps, open_tape, close_tape),

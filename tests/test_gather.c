@@ -159,6 +159,9 @@ static const struct shape_row {
     { 3, { 4, 5, 6 }, { 3, 2, 6 }, 2 },
     { 3, { 4, 5, 6 }, { 8, 3, 2 }, 0 },
     { 5, { 3, 4, 5, 6, 2 }, { 2, 3, 7, 5, 1 }, 2 },
+    /* Long lines, next to two others, and to more elements than a work-group counts apart. */
+    { 3, { 4, 5, 3 }, { 4, 150, 3 }, 1 },
+    { 2, { 3, 5000 }, { 3, 700 }, 1 },
 };
 
 static gather_case case_of(int i)

@@ -495,6 +495,35 @@ static void autocast_computes_in_16_bits(void **state)
     }
 }
 
+/* A mask of -1e9, which f16 does not hold, hides as well as its neighbours let it: with all keys so, none
+ * is hidden. With weights or without, in f16. */
+static void huge_numbers_of_masks_survive_f16(void **state)
+{
+    (void)state;
+    atto_module *m = make_plain(true);
+    test_tensor tx;
+    float numbers[N * S], y[2][N * S * EMBED];
+    atto_var weights;
+    const atto_var x = input(atto_shape3(N, S, EMBED), 3, &tx);
+    for (int i = 0; i < N * S; i++) numbers[i] = i < S ? 0.0f : -1e9f;
+    const atto_var padding = atto_input(tape, ATTO_F32, atto_shape2(N, S), numbers);
+    MUST(atto_tape_autocast(tape, ATTO_F16));
+    for (int i = 0; i < 2; i++) {
+        const atto_multihead_attention_options options = { .key_padding_mask = &padding,
+                                                           .weights = i ? &weights : NULL };
+        const atto_var low = atto_multihead_attention(tape, m, x, x, x, &options);
+        read_var(atto_cast(tape, low, ATTO_F32), y[i]);
+    }
+    MUST(atto_tape_autocast(tape, ATTO_F32));
+    for (int i = 0; i < N * S * EMBED; i++) {
+        assert_true(isfinite(y[0][i]) && isfinite(y[1][i]));
+        assert_true(fabsf(y[0][i] - y[1][i]) < 10.0f / 2048); /* ten roundings to f16 */
+    }
+    MUST(atto_tape_end(tape));
+    test_tensor_drop(&tx);
+    atto_module_free(m);
+}
+
 /* The gradient of weights goes on to queries: against central differences. */
 static double sum_of_squares(atto_module *m, const test_tensor *tx, bool backward, double *dx)
 {
@@ -588,7 +617,17 @@ static void bad_calls_are_refused(void **state)
     const float zeros[N * S * EMBED * 2] = { 0.0f };
     MUST(atto_linear_create(test_dev, 8, 8, NULL, &other));
 #define VAR(shape) atto_input(tape, ATTO_F32, shape, zeros)
-    atto_var x = VAR(atto_shape3(N, S, EMBED));
+    atto_var x = VAR(atto_shape3(N, S, EMBED)), weights;
+    atto_multihead_attention(NULL, NULL, x, x, x, NULL);
+    for (int i = 0; i < 2; i++) {
+        x = VAR(atto_shape3(N, S, EMBED));
+        refuse(atto_multihead_attention(
+                   tape, m, x, x, x,
+                   &(atto_multihead_attention_options){ .causal = (atto_causal)7,
+                                                        .weights = i ? &weights : NULL }),
+               ATTO_E_ARGUMENT, "causal is 7");
+    }
+    x = VAR(atto_shape3(N, S, EMBED));
     refuse(atto_multihead_attention(tape, NULL, x, x, x, NULL), ATTO_E_NULL, "m is NULL");
     x = VAR(atto_shape3(N, S, EMBED));
     refuse(atto_multihead_attention(tape, other, x, x, x, NULL), ATTO_E_ARGUMENT, "Linear");
@@ -661,15 +700,11 @@ static void parameters_start_as_pytorchs(void **state)
 #define ON_A_TAPE(test) cmocka_unit_test_setup_teardown(test, open_tape, close_tape)
 
 static const struct CMUnitTest tests[] = {
-    ON_A_TAPE(every_option_matches_pytorch),
-    ON_A_TAPE(queries_that_see_nothing_give_the_bias),
-    ON_A_TAPE(apply_is_self_attention),
-    ON_A_TAPE(causal_is_its_mask),
-    ON_A_TAPE(dropout_is_the_same_with_weights),
-    ON_A_TAPE(autocast_computes_in_16_bits),
-    ON_A_TAPE(weights_pass_gradients_on),
-    ON_A_TAPE(bad_modules_are_refused),
-    ON_A_TAPE(bad_calls_are_refused),
+    ON_A_TAPE(every_option_matches_pytorch),      ON_A_TAPE(queries_that_see_nothing_give_the_bias),
+    ON_A_TAPE(apply_is_self_attention),           ON_A_TAPE(causal_is_its_mask),
+    ON_A_TAPE(dropout_is_the_same_with_weights),  ON_A_TAPE(autocast_computes_in_16_bits),
+    ON_A_TAPE(huge_numbers_of_masks_survive_f16), ON_A_TAPE(weights_pass_gradients_on),
+    ON_A_TAPE(bad_modules_are_refused),           ON_A_TAPE(bad_calls_are_refused),
     ON_A_TAPE(parameters_start_as_pytorchs),
 };
 TEST_MAIN("multihead_attention", tests)

@@ -88,8 +88,11 @@ static atto_var block_forward(atto_module *m, atto_tape *tape, atto_var x)
 
 /* ---- class ---- */
 
+/* An array, whose address no other string has. */
+static const char block_name[] = "TransformerBlock";
+
 static const atto_module_class block_class = {
-    .name = "TransformerBlock",
+    .name = block_name,
     .forward = block_forward,
     .destroy = free, /* of data alone, which holds nothing of its own */
 };
@@ -100,7 +103,7 @@ static const atto_module_class block_class = {
  * tells, not its text, which others may have chosen too. */
 static bool is_block(atto_tape *tape, const atto_module *m)
 {
-    if (m != NULL && atto_module_class_name(m) == block_class.name) return true;
+    if (m != NULL && atto_module_class_name(m) == block_name) return true;
     atto_tape_fail(tape, m != NULL ? ATTO_E_ARGUMENT : ATTO_E_NULL,
                    m != NULL ? "transformer_block: m is no TransformerBlock"
                              : "transformer_block: m is NULL");

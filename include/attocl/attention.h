@@ -77,6 +77,7 @@ struct atto_attention_args {
  *                            multiple of G, D or E is 0 or over 256, mask does not broadcast
  *           ATTO_E_DTYPE     a combination that is not in the table above
  *           ATTO_E_ARGUMENT  causal, scale (NaN or infinite), dropout or rng is none
+ *           ATTO_E_UNSUPPORTED  on OpenCL: over 2^31 - 1025 queries, keys, or heads of all batches
  * Source    Dao et al. 2022, "FlashAttention"; Dao 2023, "FlashAttention-2"; PyTorch 2.11
  *           torch.nn.functional.scaled_dot_product_attention (its enable_gqa is always on)
  */

@@ -265,7 +265,8 @@ typedef struct atto_multihead_attention_options {
  * query is [T, N, E], key [S, N, kdim], value [S, N, vdim], with batch_first [N, T, E] and so on, or
  * unbatched [T, E]; the result is like query. A query that sees no key gets out_proj.bias, and has no
  * part in gradients, where PyTorch's is NaN. Errors go to the tape: ATTO_E_NULL, ATTO_E_ARGUMENT (m is
- * another module), ATTO_E_SHAPE, ATTO_E_DTYPE.
+ * another module; causal is none), ATTO_E_SHAPE, ATTO_E_DTYPE; ATTO_E_UNSUPPORTED: a mask would need a
+ * gradient, which it gets with weights only.
  */
 ATTO_API atto_var atto_multihead_attention(atto_tape *tape, atto_module *m, atto_var query,
                                            atto_var key, atto_var value,

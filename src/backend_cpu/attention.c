@@ -19,8 +19,8 @@
 #define ALONE_BELOW 65536
 
 /* Parts of the keys, where heads are few; and floats that all parts' dq may take. */
-#define MOST_PARTS  8
-#define PART_FLOATS ((int64_t)8 << 20)
+#define MOST_PARTS   8
+#define PARTS_FLOATS ((int64_t)8 << 20)
 
 /* Queries that meet the same keys, one behind the other. */
 typedef struct job {
@@ -35,9 +35,11 @@ typedef struct job {
     float *room;                  /* scratch of each worker */
     int64_t room_floats;
     float *delta; /* [B, H, L] */
-    float *dq;    /* sums of dq: of each unit where there are several parts, else of each worker */
+    float
+        *dq; /* sums of dq: of each unit, or of each worker where units are more and whole heads */
     int64_t dq_floats;
     int64_t parts;
+    bool by_unit;
 } job;
 
 /* Rows of one head. */
@@ -218,10 +220,9 @@ static void store_lse(const job *j, const place *at, int64_t row, const online *
 {
     const atto_tensor *t = j->a->lse;
     if (!t) return;
-    const atto__heads strides = { t->stride[0], t->stride[1], 1 };
     const int32_t rows = least(j->rows - row, BLOCK_QUERIES);
     for (int32_t q = 0; q < rows; q++) {
-        float *lse = (float *)(void *)element_of(t, row_at(j, &strides, at, row + q));
+        float *lse = (float *)(void *)element_of(t, row_at(j, &j->p.lse, at, row + q));
         *lse = o->sum[q] == 0.0f ? INFINITY : o->top[q] + attop_log(o->sum[q]);
     }
 }
@@ -357,7 +358,7 @@ static int64_t parts_of(const job *j)
 {
     const int64_t heads = j->p.batches * j->heads / j->shared, blocks = key_blocks_of(j);
     int64_t parts = MOST_PARTS / heads;
-    while (parts > 1 && parts * heads * j->dq_floats > PART_FLOATS) parts /= 2;
+    while (parts > 1 && parts * heads * j->dq_floats > PARTS_FLOATS) parts /= 2;
     if (parts > blocks) parts = blocks;
     return parts > 1 ? parts : 1;
 }
@@ -387,12 +388,11 @@ static void load_row_sums(const job *j, const place *at, int64_t row, int32_t ro
                           float *delta)
 {
     const atto_tensor *t = j->a->lse;
-    const atto__heads strides = { t->stride[0], t->stride[1], 1 };
     for (int32_t q = 0; q < BLOCK_QUERIES; q++) {
         lse[q] = INFINITY;
         delta[q] = 0.0f;
         if (q >= rows) continue;
-        lse[q] = *(const float *)(const void *)element_of(t, row_at(j, &strides, at, row + q));
+        lse[q] = *(const float *)(const void *)element_of(t, row_at(j, &j->p.lse, at, row + q));
         delta[q] = j->delta[row_number(j, at, row + q)];
     }
 }
@@ -523,7 +523,7 @@ static int64_t backward_units(const void *job_, int64_t stage)
 static void backward_part(const job *j, int64_t unit, int32_t worker)
 {
     const int64_t heads = unit / j->parts, part = unit % j->parts;
-    float *dq = j->dq + (j->parts > 1 ? unit : worker) * j->dq_floats;
+    float *dq = j->dq + (j->by_unit ? unit : worker) * j->dq_floats;
     int64_t used = 0;
     const backward_room r = cut_backward(j, j->room + worker * j->room_floats, &used);
     if (j->a->dq) memset(dq, 0, (size_t)j->dq_floats * sizeof(float));
@@ -550,12 +550,13 @@ static atto_status take_backward(atto_device *dev, job *j)
 {
     const atto__attention *p = &j->p;
     const int64_t workers = atto__cpu_most_threads(dev);
-    const int64_t heads = p->batches * j->heads / j->shared;
     cut_backward(j, NULL, &j->room_floats);
     j->dq_floats = j->a->dq ? j->shared * blocks_of(j) * dq_block_floats(j) : 1;
     j->parts = parts_of(j);
+    const int64_t units = backward_units(j, 0);
+    j->by_unit = j->parts > 1 || units <= workers;
     ATTO_TRY(take_floats(dev, j->room_floats * workers, &j->room));
-    ATTO_TRY(take_floats(dev, j->dq_floats * (j->parts > 1 ? heads * j->parts : workers), &j->dq));
+    ATTO_TRY(take_floats(dev, j->dq_floats * (j->by_unit ? units : workers), &j->dq));
     return take_floats(dev, p->batches * p->heads * p->queries, &j->delta);
 }
 

@@ -202,9 +202,8 @@ static void apply_mask(const block *b, float *room, float *scores)
     load_mask(b, room);
     const int32_t n = b->keys * BLOCK_QUERIES;
     if (b->mask->dtype == ATTO_I32) {
-        const uint32_t *bits = (const uint32_t *)(const void *)room;
         ATTO_SIMD
-        for (int32_t i = 0; i < n; i++) scores[i] = bits[i] ? scores[i] : -INFINITY;
+        for (int32_t i = 0; i < n; i++) scores[i] = attop_bits(room[i]) ? scores[i] : -INFINITY;
     } else {
         ATTO_SIMD
         for (int32_t i = 0; i < n; i++) scores[i] += room[i];

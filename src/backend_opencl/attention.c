@@ -14,21 +14,20 @@
 /* Sizes that kernels count with. */
 #define MOST (INT32_MAX - 1024)
 
-#define DELTA_ACROSS 8 /* work-items of a row, as in the kernel */
-#define JOIN_GROUP   64
+#define DELTA_ACROSS 8  /* work-items of a row, as in the kernel */
+#define JOIN_GROUP   64 /* of a row, at most */
 
 typedef struct call {
     atto_device *dev;
     const struct atto_attention_args *a;
     atto__attention p;
-    atto__heads lse;
     bool vectors;
 } call;
 
 static atto_status check_size(const char *what, int64_t n)
 {
-    ATTO_REQUIRE(n <= MOST, ATTO_E_UNSUPPORTED, "attention: %" PRId64 " %s, expected at most %d", n,
-                 what, MOST);
+    ATTO_REQUIRE(n <= MOST, ATTO_E_UNSUPPORTED, "%" PRId64 " %s, expected at most %d", n, what,
+                 MOST);
     return ATTO_OK;
 }
 
@@ -47,7 +46,6 @@ static atto_status begin(atto_device *dev, const struct atto_attention_args *a, 
 {
     *c = (call){ .dev = dev, .a = a };
     atto__attention_of(a, &c->p);
-    if (a->lse) c->lse = (atto__heads){ a->lse->stride[0], a->lse->stride[1], 1 };
     ATTO_TRY(check_size("heads of all batches", c->p.batches * c->p.heads));
     ATTO_TRY(check_size("queries", c->p.queries));
     ATTO_TRY(check_size("keys", c->p.keys));
@@ -99,7 +97,7 @@ static void arg_heads(atto__args *args, const atto_tensor *t, const atto__heads 
 
 static void arg_lse(atto__args *args, const call *c)
 {
-    arg_heads(args, c->a->lse, &c->lse);
+    arg_heads(args, c->a->lse, &c->p.lse);
 }
 
 /* ATTO_SCENE_PARAMETERS, batches before them. */
@@ -145,7 +143,7 @@ static void fold(call *c)
 {
     atto__attention *p = &c->p;
     if (p->queries != 1 || p->shared == 1 || atto__keys_seen(p, 0) != p->keys) return;
-    atto__heads *const of_queries[] = { &p->q, &p->y, &p->mask, &c->lse };
+    atto__heads *const of_queries[] = { &p->q, &p->y, &p->mask, &p->lse };
     for (int32_t i = 0; i < 4; i++) fold_heads(of_queries[i], p->shared);
     p->is_causal = false;
     p->queries = p->shared;
@@ -170,10 +168,12 @@ static int64_t part_keys(const call *c, const atto__attention_tile *tile, int64_
 static atto_status join_parts(const call *c, const atto_tensor *partial, int64_t parts)
 {
     const atto__attention *p = &c->p;
+    const int32_t most = (int32_t)atto__opencl_of(c->dev)->group_size;
     const int64_t rows = p->batches * p->heads * p->queries;
-    const atto__attention_knobs knobs = {
-        .kernel = "atto_attention_join", .dtype = c->a->q->dtype, .out = p->e, .group = JOIN_GROUP
-    };
+    const atto__attention_knobs knobs = { .kernel = "atto_attention_join",
+                                          .dtype = c->a->q->dtype,
+                                          .out = p->e,
+                                          .group = most < JOIN_GROUP ? most : JOIN_GROUP };
     atto__args args;
     args.count = 0;
     atto__arg_tensor(&args, partial);
@@ -272,11 +272,41 @@ static void arg_inputs(atto__args *args, const call *c, const atto_tensor *delta
     atto__arg_tensor(args, delta);
 }
 
-static atto_status run_keys(const call *c, const atto_tensor *delta)
+/* What is wanted, and the kernels' tiles. */
+typedef struct backward_plan {
+    bool keys, queries;
+    atto__attention_tile of_keys, of_queries;
+} backward_plan;
+
+static atto_status prepare(const call *c, const atto__attention_knobs *knobs)
+{
+    atto__variant variant;
+    atto__attention_variant(knobs, &variant);
+    return atto__prepare(c->dev, &variant);
+}
+
+/* Everything is built before anything runs: a call that cannot be built whole runs elsewhere, and must
+ * not find that a gradient was added already. */
+static atto_status plan_backward(const call *c, backward_plan *plan)
 {
     const struct atto_attention_args *a = c->a;
-    atto__attention_tile tile;
-    ATTO_TRY(choose_tile(c->dev, c->p.keys, 2, c->p.d + c->p.e, &tile));
+    const atto__attention *p = &c->p;
+    *plan = (backward_plan){ .keys = (a->dk || a->dv) && p->keys > 0,
+                             .queries = a->dq && p->queries > 0 };
+    ATTO_TRY(choose_tile(c->dev, p->keys, 2, p->d + p->e, &plan->of_keys));
+    ATTO_TRY(choose_tile(c->dev, p->queries, 2, p->d, &plan->of_queries));
+    const atto__attention_knobs keys = knobs_of(c, "atto_attention_keys", plan->of_keys);
+    const atto__attention_knobs queries = knobs_of(c, "atto_attention_queries", plan->of_queries);
+    if (plan->keys) ATTO_TRY(prepare(c, &keys));
+    return plan->queries ? prepare(c, &queries) : ATTO_OK;
+}
+
+/* One kernel for both gradients: where one is not wanted it is not stored. */
+static atto_status run_keys(const call *c, const backward_plan *plan, const atto_tensor *delta)
+{
+    const struct atto_attention_args *a = c->a;
+    const atto__attention_knobs knobs = knobs_of(c, "atto_attention_keys", plan->of_keys);
+    const int64_t heads = c->p.batches * (c->p.heads / c->p.shared);
     atto__args args;
     args.count = 0;
     arg_inputs(&args, c, delta);
@@ -285,24 +315,20 @@ static atto_status run_keys(const call *c, const atto_tensor *delta)
     atto__arg_uint(&args, (a->dk ? 1u : 0u) | (a->dv ? 2u : 0u));
     atto__arg_uint(&args, (a->add_dk ? 1u : 0u) | (a->add_dv ? 2u : 0u));
     arg_scene(&args, c);
-    const atto__attention_knobs knobs = knobs_of(c, "atto_attention_keys", tile);
-    const int64_t heads = c->p.batches * (c->p.heads / c->p.shared);
-    return launch(c, &knobs, &args, heads * atto__group_count(c->p.keys, tile.m));
+    return launch(c, &knobs, &args, heads * atto__group_count(c->p.keys, plan->of_keys.m));
 }
 
-static atto_status run_queries(const call *c, const atto_tensor *delta)
+static atto_status run_queries(const call *c, const backward_plan *plan, const atto_tensor *delta)
 {
-    atto__attention_tile tile;
-    ATTO_TRY(choose_tile(c->dev, c->p.queries, 2, c->p.d, &tile));
+    const atto__attention_knobs knobs = knobs_of(c, "atto_attention_queries", plan->of_queries);
+    const int64_t heads = c->p.batches * c->p.heads;
     atto__args args;
     args.count = 0;
     arg_inputs(&args, c, delta);
     arg_heads(&args, c->a->dq, &c->p.dq);
     atto__arg_uint(&args, c->a->add_dq);
     arg_scene(&args, c);
-    const atto__attention_knobs knobs = knobs_of(c, "atto_attention_queries", tile);
-    const int64_t heads = c->p.batches * c->p.heads;
-    return launch(c, &knobs, &args, heads * atto__group_count(c->p.queries, tile.m));
+    return launch(c, &knobs, &args, heads * atto__group_count(c->p.queries, plan->of_queries.m));
 }
 
 atto_status atto__opencl_attention_backward(atto_device *dev, const struct atto_attention_args *a,
@@ -310,15 +336,16 @@ atto_status atto__opencl_attention_backward(atto_device *dev, const struct atto_
 {
     (void)layout;
     call c;
+    backward_plan plan;
     atto_buffer header;
     atto_tensor delta;
     ATTO_TRY(begin(dev, a, true, &c));
+    ATTO_TRY(plan_backward(&c, &plan));
     const int64_t rows = c.p.batches * c.p.heads * c.p.queries, floats = rows > 0 ? rows : 1;
     ATTO_TRY(atto__scratch_tensor(dev, ATTO_F32, 1, &floats, &header, &delta));
     if (rows > 0) ATTO_TRY(sum_deltas(&c, &delta));
-    if ((a->dk || a->dv) && c.p.keys > 0) ATTO_TRY(run_keys(&c, &delta));
-    if (a->dq && rows > 0) ATTO_TRY(run_queries(&c, &delta));
-    return ATTO_OK;
+    if (plan.keys) ATTO_TRY(run_keys(&c, &plan, &delta));
+    return plan.queries ? run_queries(&c, &plan, &delta) : ATTO_OK;
 }
 
 atto_status atto__opencl_attention_prepare(atto_device *dev, atto_dtype dtype)

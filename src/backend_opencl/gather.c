@@ -50,14 +50,27 @@ atto_status atto__opencl_gather_forward(atto_device *dev, const struct atto_gath
     return launch(dev, &knobs, &args, (n + ATTO_DENSE_ITEMS - 1) / ATTO_DENSE_ITEMS);
 }
 
+/* Lines that a work-group takes: long ones that are next to few neighbours. Rounds are counted in 32 bits
+ * with the work-items. */
+#define SHORT_LINE      64
+#define FEW_NEIGHBOURS  16
+#define MOST_IN_A_GROUP (1 << 20)
+
+static bool is_for_groups(const atto__gather *g)
+{
+    return g->inner <= FEW_NEIGHBOURS && g->count >= SHORT_LINE && g->count <= MOST_IN_A_GROUP;
+}
+
 static atto_status add_lines(atto_device *dev, const struct atto_gather_args *a,
                              const atto__gather *g)
 {
+    const bool groups = is_for_groups(g);
     const int64_t lines = g->outer * g->inner, sizes[4] = { 1, 1, 1, g->inner };
-    const atto__gather_knobs knobs = { .kernel = "atto_gather_backward",
+    const atto__gather_knobs knobs = { .kernel = groups ? "atto_gather_backward_line"
+                                                        : "atto_gather_backward",
                                        .dtype = a->dy->dtype,
                                        .index = a->index->dtype,
-                                       .wide = is_wide(dev, lines) };
+                                       .wide = !groups && is_wide(dev, lines) };
     atto__args args;
     args.count = 0;
     atto__arg_tensor(&args, a->index);
@@ -66,6 +79,10 @@ static atto_status add_lines(atto_device *dev, const struct atto_gather_args *a,
     atto__arg_error_word(&args, dev);
     arg_steps(&args, g);
     atto__arg_ulong(&args, (uint64_t)g->count);
+    if (groups) {
+        atto__arg_ulong(&args, (uint64_t)g->inner);
+        return launch(dev, &knobs, &args, lines * atto__opencl_of(dev)->group_size);
+    }
     atto__arg_index(&args, knobs.wide, lines);
     atto__arg_sizes(&args, knobs.wide, sizes);
     return launch(dev, &knobs, &args, lines);
@@ -84,8 +101,9 @@ atto_status atto__opencl_gather_backward(atto_device *dev, const struct atto_gat
 
 atto_status atto__opencl_gather_prepare(atto_device *dev, atto_dtype dtype)
 {
-    static const char *const kernels[] = { "atto_gather_forward", "atto_gather_backward" };
-    for (int32_t i = 0; i < 2; i++) {
+    static const char *const kernels[] = { "atto_gather_forward", "atto_gather_backward",
+                                           "atto_gather_backward_line" };
+    for (int32_t i = 0; i < 3; i++) {
         const atto__gather_knobs knobs = { .kernel = kernels[i],
                                            .dtype = dtype,
                                            .index = ATTO_I64 };

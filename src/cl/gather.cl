@@ -2,7 +2,9 @@
 /* gather.cl - elements that an index names, and the sums of their gradients.
  *
  *   forward    y[o][j][i] = x[o][index[o][j][i]][i]
- *   backward   sums[o][index[o][j][i]][i] += dy[o][j][i], j ascending: a work-item has a line (o, i)
+ *   backward   sums[o][index[o][j][i]][i] += dy[o][j][i], j ascending: a work-item has a line (o, i),
+ *              so that those side by side read neighbours; or, where lines are long and next to no
+ *              neighbours (inner is small), a work-group has one
  *
  * Row r of outer index o begins at element o * outer_step + r * row_step of x and of sums.
  *
@@ -98,5 +100,59 @@ ATTO_KERNEL void atto_gather_backward(__global const index_t *index, const ulong
     }
     for (; j < count; j++)
         add_one(sums, row_step, index[j * inner], atto_load(dy, j * inner), rows, errors);
+}
+#endif
+
+#if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_gather_backward_line)
+
+/* Places where the work-items of a block meet that add to one element. Elements apart that share a place
+ * only wait for each other. */
+#define PLACES 2048
+
+/* A line, ATTO_WG elements at a time. Of those that go to one element the first adds, then the next: in
+ * each round all who wait name themselves at their element's place, and the least number wins. Names
+ * grow from round to round, so that no place is ever cleared. */
+ATTO_KERNEL void atto_gather_backward_line(__global const index_t *index, const ulong index_at,
+                                           __global const ATTO_T *dy, const ulong dy_at,
+                                           __global float *sums, const ulong sums_at,
+                                           volatile __global uint *errors, const ulong errors_at,
+                                           const ulong rows, const ulong outer_step,
+                                           const ulong row_step, const ulong count,
+                                           const ulong inner)
+{
+    __local uint winner[PLACES], waits[2];
+    const uint item = get_local_id(0);
+    const size_t line = get_group_id(0), outer = line / inner, i = line % inner;
+    const size_t begin = outer * count * inner + i;
+    uint round = 1;
+    index += index_at + begin;
+    dy += dy_at + begin;
+    sums += sums_at + outer * outer_step + i;
+    for (uint place = item; place < PLACES; place += ATTO_WG) winner[place] = 0;
+    if (item < 2) waits[item] = 0;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (size_t block = 0; block < count; block += ATTO_WG) {
+        const size_t j = block + item;
+        const uint exists = j < count;
+        const long named = exists ? index[j * inner] : 0;
+        const float d = exists ? atto_load(dy, j * inner) : 0.0f;
+        const uint is_known = exists && is_row(named, rows);
+        const uint place = (uint)named % PLACES;
+        uint pending = is_known, again = 1;
+        if (exists && !is_known) atomic_or(errors + errors_at, BIT_OF_INDICES);
+        for (; again; round++) {
+            const uint name = round * ATTO_WG + (ATTO_WG - 1 - item);
+            if (pending) atomic_max(winner + place, name);
+            barrier(CLK_LOCAL_MEM_FENCE);
+            if (pending && winner[place] == name) {
+                sums[named * row_step] += d;
+                pending = 0;
+            }
+            if (pending) atomic_or(waits + round % 2, 1u);
+            if (item == 0) waits[(round + 1) % 2] = 0;
+            barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
+            again = waits[round % 2];
+        }
+    }
 }
 #endif

@@ -34,8 +34,8 @@ static atto_status check_heads_share(const char *what, const atto_tensor *q, con
     const int64_t heads = q->shape[1], shared = k->shape[1];
     const bool fits = shared > 0 ? heads > 0 && heads % shared == 0 : heads == 0;
     ATTO_REQUIRE(fits, ATTO_E_SHAPE,
-                 "%s: q has %" PRId64 " heads, expected a multiple of k's %" PRId64, what, heads,
-                 shared);
+                 "%s: q has %" PRId64 " heads, expected a positive multiple of k's %" PRId64, what,
+                 heads, shared);
     return ATTO_OK;
 }
 
@@ -121,9 +121,7 @@ atto_status atto_attention_backward(atto_device *dev, const struct atto_attentio
 
 static atto_status check_mask_var(const atto_tape *tape, const atto__value *mask)
 {
-    const bool wants =
-        tape->records && mask->needs_grad && !(mask->param && atto_param_is_frozen(mask->param));
-    ATTO_REQUIRE(!wants, ATTO_E_UNSUPPORTED,
+    ATTO_REQUIRE(!atto__tape_wants_grad(tape, mask), ATTO_E_UNSUPPORTED,
                  "scaled_dot_product_attention: mask would need a gradient, which it gets in "
                  "atto_matmul and atto_softmax only");
     return ATTO_OK;

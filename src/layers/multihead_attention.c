@@ -238,18 +238,20 @@ static atto_var explicit_attention(const call *c, atto_var q, atto_var k, atto_v
     const masks m = merge_masks(c, true);
     atto_var z = atto_matmul(tape, atto_binary_number(tape, ATTO_BINARY_MUL, q, scale),
                              atto_transpose(tape, k, 2, 3));
+    const atto_tensor *t = atto__tape_tensor(tape, what, z);
+    if (!t) return z;
+    const atto_dtype dtype = t->dtype;
     atto_var blind = atto__no_var();
+    if (dtype != ATTO_F32) z = atto_cast(tape, z, ATTO_F32); /* which masks are in */
     if (m.is_there) {
-        const atto_tensor *t = atto__tape_tensor(tape, what, z);
-        const atto_dtype dtype = t ? t->dtype : ATTO_F32;
         const atto_reduce_options over_keys = { .dims = { 3 }, .dim_count = 1, .keep = true };
         const atto_var top = atto_reduce(tape, ATTO_REDUCE_MAX, m.v, &over_keys);
         blind = atto_compare_number(tape, ATTO_COMPARE_EQ, top, -INFINITY);
-        const atto_var finite = atto_masked_fill(tape, m.v, blind, 0.0f);
-        z = atto_add(tape, z, dtype == ATTO_F32 ? finite : atto_cast(tape, finite, dtype));
+        z = atto_add(tape, z, atto_masked_fill(tape, m.v, blind, 0.0f));
     }
     atto_var p = atto_softmax(tape, z, -1);
     if (m.is_there) p = atto_masked_fill(tape, p, blind, 0.0f);
+    if (dtype != ATTO_F32) p = atto_cast(tape, p, dtype);
     if (c->dropout > 0.0f) p = atto_dropout(tape, p, c->dropout);
     const atto_reduce_options over_heads = { .dims = { 1 }, .dim_count = 1 };
     atto_var weights = c->o->each_head ? p : atto_reduce(tape, ATTO_REDUCE_MEAN, p, &over_heads);
@@ -303,6 +305,8 @@ static atto_status check_call(const atto_module *m, const atto_multihead_attenti
     ATTO_REQUIRE(atto__module_is(m, &multihead_class), ATTO_E_ARGUMENT,
                  "%s: the module is a %s, expected a MultiheadAttention", what,
                  atto_module_class_name(m));
+    ATTO_REQUIRE(o->causal >= ATTO_CAUSAL_NONE && o->causal <= ATTO_CAUSAL_BOTTOM_RIGHT,
+                 ATTO_E_ARGUMENT, "%s: causal is %d, expected 0 to 2", what, (int)o->causal);
     return atto__reserved_check("multihead_attention: options", o->reserved);
 }
 
@@ -312,6 +316,7 @@ atto_var atto_multihead_attention(atto_tape *tape, atto_module *m, atto_var quer
     const atto_multihead_attention_options none = { .weights = NULL };
     const atto_multihead_attention_options *o = options ? options : &none;
     if (o->weights) *o->weights = atto__no_var();
+    if (!tape || tape->status != ATTO_OK) return atto__no_var();
     if (atto__tape_fail(tape, check_call(m, o)) != ATTO_OK) return atto__no_var();
     const multihead *data = atto_module_data(m);
     call c = { .tape = tape,

@@ -190,15 +190,12 @@ atto_status atto_rope_tables(atto_device *dev, int64_t positions, int64_t dims,
 
 #define FIELD(name) offsetof(struct atto_rope_args, name)
 
-/* A table that would need a gradient. */
-static atto_status check_table_var(const atto_tape *tape, const char *name, atto_var v)
+static atto_status check_table_var(atto_tape *tape, const char *name, atto_var v)
 {
-    const atto__value *t = atto__tape_value((atto_tape *)tape, "rope", v);
+    const atto__value *t = atto__tape_value(tape, "rope", v);
     if (!t) return tape->status;
-    const bool wants =
-        tape->records && t->needs_grad && !(t->param && atto_param_is_frozen(t->param));
-    ATTO_REQUIRE(!wants, ATTO_E_UNSUPPORTED, "rope: %s would need a gradient, which it never gets",
-                 name);
+    ATTO_REQUIRE(!atto__tape_wants_grad(tape, t), ATTO_E_UNSUPPORTED,
+                 "rope: %s would need a gradient, which it never gets", name);
     return ATTO_OK;
 }
 

@@ -107,8 +107,11 @@ static atto_status cast_of(atto_tape *tape, int32_t slot, atto_dtype dtype, cons
     atto__value *value = &atto__values(tape)[slot];
     if (value->param) return atto__param_as(value->param, dtype, out);
     *out = &value->cast;
-    if (value->cast.dtype == dtype) return ATTO_OK;
-    atto_tensor_free(&value->cast);
+    const atto_buffer *buffer = value->tensor.buffer;
+    const uint64_t writes = buffer ? buffer->writes : 0;
+    if (value->cast.dtype == dtype && value->cast_writes == writes) return ATTO_OK;
+    atto_tensor_free(&value->cast); /* nodes may hold it */
+    value->cast_writes = writes;
     ATTO_TRY(atto__alloc_like(tape->dev, &value->tensor, dtype, &value->cast));
     const atto_status status = atto_tensor_copy(&value->cast, &value->tensor);
     if (status != ATTO_OK) atto_tensor_free(&value->cast);

@@ -192,16 +192,20 @@ static atto_status refresh_masters(atto_optimizer *o)
 }
 
 /* A parameter's shadow moves into its chunk's vector, which steps write. Of two dtypes in one chunk
- * the last has the vector; parameters of the other are cast when they are used. */
+ * the first has the vector; parameters of the other are cast when they are used, as all are where
+ * there is no memory for it. */
 static atto_status adopt_shadow(const atto_optimizer *o, const atto__trained *t)
 {
     atto__chunk *c = &o->chunks[t->chunk];
     atto_tensor *shadow = &t->p->shadow;
     if (c->dtype != ATTO_F32 || !shadow->buffer || shadow->buffer == c->shadow.buffer)
         return ATTO_OK;
-    if (c->shadow.dtype != shadow->dtype) {
-        atto_tensor_free(&c->shadow);
-        ATTO_TRY(atto__optimizer_zeros(o, shadow->dtype, c->blocks * ATTO_OPTIM_BLOCK, &c->shadow));
+    if (c->shadow.dtype != 0 && c->shadow.dtype != shadow->dtype) return ATTO_OK;
+    if (c->shadow.dtype == 0) {
+        const atto_status status =
+            atto__optimizer_zeros(o, shadow->dtype, c->blocks * ATTO_OPTIM_BLOCK, &c->shadow);
+        if (status == ATTO_E_MEMORY) return ATTO_OK;
+        ATTO_TRY(status);
     }
     const atto_tensor view = atto__optimizer_view(t, &c->shadow);
     ATTO_TRY(atto_tensor_copy(&view, shadow));

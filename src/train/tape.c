@@ -149,6 +149,12 @@ void atto_tape_seed(atto_tape *tape, uint64_t seed, uint64_t offset)
     tape->rng.offset = offset;
 }
 
+bool atto__tape_wants_grad(const atto_tape *tape, const atto__value *value)
+{
+    return tape->records && value->needs_grad &&
+           !(value->param && atto_param_is_frozen(value->param));
+}
+
 atto_rng atto__tape_draw(atto_tape *tape, int64_t n)
 {
     return atto_rng_reserve(&tape->rng, n);

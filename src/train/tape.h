@@ -20,7 +20,8 @@ typedef struct atto__value {
     bool is_named;      /* the user may name it: its scope is open */
     bool is_borrowed;   /* the caller has the tensor as well */
     bool needs_grad;
-    atto_tensor cast; /* what autocast has made of it, for as long as the user may name it */
+    atto_tensor cast;     /* what autocast has made of it, for as long as the user may name it, */
+    uint64_t cast_writes; /* when its memory had been written to so often */
 } atto__value;
 
 #define ATTO_NODE_RESULTS 4
@@ -88,6 +89,9 @@ static inline atto_var atto__no_var(void)
 /* The value behind a var; NULL, with the tape's error set, when there is an error already, the var
  * is of another step or its value is dead. call names the caller in the message. */
 atto__value *atto__tape_value(atto_tape *tape, const char *call, atto_var v);
+
+/* Whether backward would compute its gradient, were an op recorded now that has one for it. */
+bool atto__tape_wants_grad(const atto_tape *tape, const atto__value *value);
 
 /* Its tensor, for the shape rules of recording functions. */
 const atto_tensor *atto__tape_tensor(atto_tape *tape, const char *call, atto_var v);
