@@ -51,6 +51,7 @@ items=(
     nll_loss.opencl:nll_loss_takes_f16_and_bf16
     index_select.opencl:index_select_takes_any_layout
     gather.opencl:gather_takes_any_layout
+    gather.opencl:gather_adds_in_order
     rope.opencl:rope_takes_any_layout
     layer_norm.opencl:layer_norm_of_trailing_dimensions
     layer_norm.opencl:layer_norm_backward_takes_another_alignment

@@ -145,7 +145,7 @@ ATTO_KERNEL void atto_gather_backward_line(__global const index_t *index, const 
             if (pending) atomic_max(winner + place, name);
             barrier(CLK_LOCAL_MEM_FENCE);
             if (pending && winner[place] == name) {
-                sums[named * row_step] += d;
+                sums[(size_t)named * row_step] += d;
                 pending = 0;
             }
             if (pending) atomic_or(waits + round % 2, 1u);
