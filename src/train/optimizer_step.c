@@ -191,17 +191,28 @@ static atto_status refresh_masters(atto_optimizer *o)
     return ATTO_OK;
 }
 
-/* A parameter's shadow moves into its chunk's vector, which steps write. Of two dtypes in one chunk
- * the first has the vector; parameters of the other are cast when they are used, as all are where
- * there is no memory for it. */
+/* Whether a parameter still has its shadow in the vector of its chunk. */
+static bool has_shadows(const atto_optimizer *o, const atto__chunk *c)
+{
+    for (int32_t s = 0; s < o->trained_count; s++) {
+        const atto__trained *t = &o->trained[s];
+        if (&o->chunks[t->chunk] == c && t->p->shadow.buffer == c->shadow.buffer) return true;
+    }
+    return false;
+}
+
+/* A parameter's shadow moves into its chunk's vector, which steps write. Of two dtypes in one chunk the
+ * first has the vector, until nobody uses it; parameters of the other are cast when they are used, as all
+ * are where there is no memory for a vector. */
 static atto_status adopt_shadow(const atto_optimizer *o, const atto__trained *t)
 {
     atto__chunk *c = &o->chunks[t->chunk];
     atto_tensor *shadow = &t->p->shadow;
     if (c->dtype != ATTO_F32 || !shadow->buffer || shadow->buffer == c->shadow.buffer)
         return ATTO_OK;
-    if (c->shadow.dtype != 0 && c->shadow.dtype != shadow->dtype) return ATTO_OK;
-    if (c->shadow.dtype == 0) {
+    if (c->shadow.dtype != shadow->dtype) {
+        if (c->shadow.buffer && has_shadows(o, c)) return ATTO_OK;
+        atto_tensor_free(&c->shadow);
         const atto_status status =
             atto__optimizer_zeros(o, shadow->dtype, c->blocks * ATTO_OPTIM_BLOCK, &c->shadow);
         if (status == ATTO_E_MEMORY) return ATTO_OK;
