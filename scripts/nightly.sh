@@ -4,7 +4,7 @@
 # indices and a small device for all families, and all OpenCL tests on Oclgrind.
 #
 #   scripts/nightly.sh         all of it, about an hour on two cores
-#   scripts/nightly.sh NAME    one of: portability pocl disguises asan exhaustive intel oclgrind mutate
+#   scripts/nightly.sh NAME    one of: portability pocl disguises asan tsan exhaustive intel oclgrind mutate
 
 set -euo pipefail
 source "$(dirname "$0")/common.sh"
@@ -31,6 +31,8 @@ disguises()
 )
 
 asan() { "$root/scripts/asan.sh" -L small; }
+
+tsan() { "$root/scripts/tsan.sh" -R '\.cpu$'; }
 
 # Without ctest and its time limit: all floats take longer.
 exhaustive()
@@ -59,7 +61,7 @@ intel()
     unset OCL_ICD_VENDORS
 }
 
-all=(portability pocl disguises asan exhaustive intel oclgrind mutate)
+all=(portability pocl disguises asan tsan exhaustive intel oclgrind mutate)
 parts=("${all[@]}")
 if [ "${1:-}" = --help ]; then
     usage
