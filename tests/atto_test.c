@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Device, tensors, data and comparison of atto_test.h. */
+#define _POSIX_C_SOURCE 200809L
 #include "atto_test.h"
 
 #include <inttypes.h>
@@ -7,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define SKIPPED     77
 #define GUARD       64 /* canary elements before and after the room of a view */
@@ -62,6 +64,34 @@ bool test_in_disguise(void)
 {
     return getenv("ATTO_TEST_PART") || strstr(test_backend(), "-wide") ||
            strstr(test_backend(), "-small");
+}
+
+static void silence(void *user, atto_log_level level, const char *text)
+{
+    (void)user, (void)level, (void)text;
+}
+
+void test_broken_open(test_broken *b, const char *family)
+{
+    const atto_device_options options = { .kernel_dir = b->folder, .log = silence };
+    strcpy(b->folder, "/tmp/atto-test-XXXXXX");
+    assert_non_null(mkdtemp(b->folder));
+    snprintf(b->path, sizeof b->path, "%s/%s.cl", b->folder, family);
+    FILE *file = fopen(b->path, "w");
+    assert_non_null(file);
+    fputs("this is no OpenCL C;\n", file);
+    fclose(file);
+    MUST(atto_device_open(test_device_name(), &options, &b->dev));
+}
+
+void test_broken_close(test_broken *b, uint64_t fallbacks)
+{
+    atto_device_stats stats;
+    MUST(atto_device_stats_get(b->dev, &stats));
+    assert_int_equal(stats.fallbacks, fallbacks);
+    atto_device_close(b->dev);
+    remove(b->path);
+    rmdir(b->folder);
 }
 
 /* Whether atto_device_list shows an OpenCL device. */

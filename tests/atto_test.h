@@ -52,6 +52,17 @@ int test_main_host(const char *family, const struct CMUnitTest *tests, size_t co
 
 #define COUNT_OF(array) ((int)(sizeof(array) / sizeof((array)[0])))
 
+/* A device whose kernels of one family cannot be built, so that the CPU has to do its work. */
+typedef struct test_broken {
+    atto_device *dev;
+    char folder[32], path[96];
+} test_broken;
+
+void test_broken_open(test_broken *b, const char *family);
+
+/* Closes it; so many calls have fallen back. */
+void test_broken_close(test_broken *b, uint64_t fallbacks);
+
 /* ---- statuses ---- */
 
 /* The call succeeds; its message is shown when it does not. */

@@ -66,6 +66,16 @@ void golden_numbers(FILE *file, const char *word, double *out, int64_t n)
         if (fscanf(file, "%lf", &out[i]) != 1) golden_malformed(word);
 }
 
+int64_t golden_named(FILE *file, char name[32], double *out)
+{
+    int count;
+    if (fscanf(file, " %31s %d", name, &count) != 2 || count < 0 || count > room)
+        golden_malformed("a part");
+    for (int i = 0; i < count; i++)
+        if (fscanf(file, "%lf", &out[i]) != 1) golden_malformed(name);
+    return count;
+}
+
 void golden_judge(int number, const char *what, const double *got, const double *want,
                   const double *terms, int64_t n)
 {

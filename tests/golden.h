@@ -25,6 +25,9 @@ int64_t golden_numel(atto_shape shape);
 /* That word, and n numbers behind it. */
 void golden_numbers(FILE *file, const char *word, double *out, int64_t n);
 
+/* A name, a number and as many numbers, at most as many as golden_open has said. Returns how many. */
+int64_t golden_named(FILE *file, char name[32], double *out);
+
 /* The oracle's answer to case number against PyTorch's. Both are double: a few dozen roundings of
  * 2^-53 of the terms. NaN is NaN. */
 void golden_judge(int number, const char *what, const double *got, const double *want,

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* gather, forward and backward: the double oracle decides, on every backend. */
-#define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "atto_test.h"
 #include "oracle_index.h"
@@ -324,35 +322,17 @@ static void gather_from_no_rows(void **state)
     end(&s);
 }
 
-static void silence(void *user, atto_log_level level, const char *text)
-{
-    (void)user, (void)level, (void)text;
-}
-
 /* A device without kernels falls back to the CPU, and passes the bit on. */
 static void gather_finds_bad_indices_through_the_fallback(void **state)
 {
     (void)state;
     if (!test_on_opencl()) skip();
-    char folder[] = "/tmp/atto-test-XXXXXX", path[64];
-    assert_non_null(mkdtemp(folder));
-    snprintf(path, sizeof path, "%s/gather.cl", folder);
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    fputs("this is no OpenCL C;\n", file);
-    fclose(file);
-    const atto_device_options options = { .kernel_dir = folder, .log = silence };
-    atto_device *broken;
-    atto_device_stats stats;
-    MUST(atto_device_open(test_device_name(), &options, &broken));
+    test_broken broken;
+    test_broken_open(&broken, "gather");
     expect_data_error(
-        broken, (gather_case){ .x = atto_shape2(5, 10), .index = atto_shape2(9, 10), .seed = 3 },
-        5);
-    MUST(atto_device_stats_get(broken, &stats));
-    assert_int_equal(stats.fallbacks, 4);
-    atto_device_close(broken);
-    remove(path);
-    rmdir(folder);
+        broken.dev,
+        (gather_case){ .x = atto_shape2(5, 10), .index = atto_shape2(9, 10), .seed = 3 }, 5);
+    test_broken_close(&broken, 4);
 }
 
 /* ---- repeatability ---- */

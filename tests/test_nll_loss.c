@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* nll_loss, forward and backward: the double oracle decides, on every backend. */
-#define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "labels.h"
 #include "oracle_loss.h"
@@ -498,33 +496,15 @@ static void nll_loss_finds_labels_that_are_no_class(void **state)
         }
 }
 
-static void silence(void *user, atto_log_level level, const char *text)
-{
-    (void)user, (void)level, (void)text;
-}
-
 /* A device without kernels falls back to the CPU, and passes the bit on. */
 static void nll_loss_finds_bad_labels_through_the_fallback(void **state)
 {
     (void)state;
     if (!test_on_opencl()) skip();
-    char folder[] = "/tmp/atto-test-XXXXXX", path[64];
-    assert_non_null(mkdtemp(folder));
-    snprintf(path, sizeof path, "%s/nll_loss.cl", folder);
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    fputs("this is no OpenCL C;\n", file);
-    fclose(file);
-    const atto_device_options options = { .kernel_dir = folder, .log = silence };
-    atto_device *broken;
-    atto_device_stats stats;
-    MUST(atto_device_open(test_device_name(), &options, &broken));
-    expect_data_error(broken, (nll_case){ .shape = atto_shape2(11, 10), .seed = 1200 }, 10);
-    MUST(atto_device_stats_get(broken, &stats));
-    assert_int_equal(stats.fallbacks, 4);
-    atto_device_close(broken);
-    remove(path);
-    rmdir(folder);
+    test_broken broken;
+    test_broken_open(&broken, "nll_loss");
+    expect_data_error(broken.dev, (nll_case){ .shape = atto_shape2(11, 10), .seed = 1200 }, 10);
+    test_broken_close(&broken, 4);
 }
 
 /* ---- repeatability ---- */

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* rope, forward and backward: the double oracle decides, on every backend. */
-#define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "atto_test.h"
 #include "oracle_rope.h"
@@ -426,37 +424,19 @@ static void rope_by_empty_tables(void **state)
     end(&s);
 }
 
-static void silence(void *user, atto_log_level level, const char *text)
-{
-    (void)user, (void)level, (void)text;
-}
-
 /* A device without kernels falls back to the CPU, and passes the bit on. */
 static void rope_finds_bad_positions_through_the_fallback(void **state)
 {
     (void)state;
     if (!test_on_opencl()) skip();
-    char folder[] = "/tmp/atto-test-XXXXXX", path[64];
-    assert_non_null(mkdtemp(folder));
-    snprintf(path, sizeof path, "%s/rope.cl", folder);
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    fputs("this is no OpenCL C;\n", file);
-    fclose(file);
-    const atto_device_options options = { .kernel_dir = folder, .log = silence };
-    atto_device *broken;
-    atto_device_stats stats;
-    MUST(atto_device_open(test_device_name(), &options, &broken));
+    test_broken broken;
+    test_broken_open(&broken, "rope");
     expect_data_error(
-        broken,
+        broken.dev,
         (rope_case){
             .b = 2, .h = 3, .l = 5, .d = 8, .pairs = 4, .rows = 5, .position = 1, .seed = 3 },
         5);
-    MUST(atto_device_stats_get(broken, &stats));
-    assert_int_equal(stats.fallbacks, 4);
-    atto_device_close(broken);
-    remove(path);
-    rmdir(folder);
+    test_broken_close(&broken, 4);
 }
 
 /* ---- properties ---- */

@@ -48,16 +48,6 @@ static int close_tape(void **state)
 
 /* ---- the file ---- */
 
-static void read_part(FILE *file, part *p)
-{
-    int count;
-    if (fscanf(file, " %31s %d", p->name, &count) != 2 || count > MOST_NUMBERS)
-        golden_malformed("a part");
-    p->count = count;
-    for (int i = 0; i < count; i++)
-        if (fscanf(file, "%lf", &p->values[i]) != 1) golden_malformed(p->name);
-}
-
 static bool read_case(FILE *file, golden_case *c)
 {
     int n[9];
@@ -80,7 +70,8 @@ static bool read_case(FILE *file, golden_case *c)
                         .params = n[8] };
     c->part_count = 3 * c->params + 5 + (c->padding > 0) + (c->pairs > 0);
     if (c->params > MOST_PARAMS) golden_malformed("too many parameters");
-    for (int i = 0; i < c->part_count; i++) read_part(file, &c->parts[i]);
+    for (int i = 0; i < c->part_count; i++)
+        c->parts[i].count = golden_named(file, c->parts[i].name, c->parts[i].values);
     return true;
 }
 

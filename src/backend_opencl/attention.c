@@ -34,11 +34,8 @@ static atto_status check_size(const char *what, int64_t n)
 /* Rows begin at 16 bytes and are made of whole vectors. */
 static bool vectors_fit(const atto_tensor *t)
 {
-    if (!t) return true;
-    const int32_t unit = atto__vector_elements(t->dtype);
-    bool fits = t->offset % unit == 0 && t->shape[3] % unit == 0;
-    for (int32_t d = 0; d < 3; d++) fits = fits && (t->shape[d] <= 1 || t->stride[d] % unit == 0);
-    return fits;
+    const int32_t unit = t ? atto__vector_elements(t->dtype) : 1;
+    return !t || (t->shape[3] % unit == 0 && atto__rows_at_units(t, unit));
 }
 
 static atto_status begin(atto_device *dev, const struct atto_attention_args *a, bool backward,

@@ -8,23 +8,15 @@
 
 /* ---- vectors ---- */
 
-/* Rows begin at multiples of that many elements. */
-static bool rows_fit(const atto_tensor *t, int32_t unit)
-{
-    bool fit = t->offset % unit == 0;
-    for (int32_t d = 0; d < t->rank - 1; d++)
-        fit = fit && (t->shape[d] <= 1 || t->stride[d] % unit == 0);
-    return fit;
-}
-
 /* What is turned and what is copied are whole vectors, and so are their angles. */
 static bool takes_vectors(const atto__turn *t)
 {
     const int32_t unit = atto__vector_elements(t->from->dtype);
     const int64_t part = t->neighbours ? 2 * t->half : t->half;
     const int32_t angles = t->neighbours && unit == 4 ? 2 : 4; /* aligned to so many floats */
-    return part % unit == 0 && t->d % unit == 0 && rows_fit(t->from, unit) &&
-           rows_fit(t->to, unit) && rows_fit(t->cos, angles) && rows_fit(t->sin, angles);
+    return part % unit == 0 && t->d % unit == 0 && atto__rows_at_units(t->from, unit) &&
+           atto__rows_at_units(t->to, unit) && atto__rows_at_units(t->cos, angles) &&
+           atto__rows_at_units(t->sin, angles);
 }
 
 /* ---- launch ---- */

@@ -72,6 +72,14 @@ atto__walk atto__walk_of(const atto__layout *layout, atto__form form, int32_t ru
 }
 
 /* A dense walk's tail wants a work-item for each of its elements, fewer than a vector's. */
+bool atto__rows_at_units(const atto_tensor *t, int32_t unit)
+{
+    bool fit = t->offset % unit == 0;
+    for (int32_t d = 0; d < t->rank - 1; d++)
+        fit = fit && (t->shape[d] <= 1 || t->stride[d] % unit == 0);
+    return fit;
+}
+
 int64_t atto__walk_groups(const atto_device *dev, const atto__walk *walk)
 {
     const int64_t group = atto__opencl_of(dev)->group_size;

@@ -32,6 +32,9 @@ void atto__arg_walk(atto__args *args, const atto__walk *walk, const atto_tensor 
 atto__dropout_knob atto__dropout_knob_of(float p, atto_rng rng);
 void atto__arg_dropout(atto__args *args, float p, atto_rng rng);
 
+/* Whether a tensor begins at a multiple of `unit` elements, and so does every row of its last dimension. */
+bool atto__rows_at_units(const atto_tensor *t, int32_t unit);
+
 int64_t atto__walk_groups(const atto_device *dev, const atto__walk *walk);
 
 /* Four sizes, and what divides by them: three arguments. */
