@@ -6,6 +6,7 @@
 
 #include <attocl/attention.h>
 
+#include "cl/atto_attention_sizes.h"
 #include "device.h"
 #include "rng.h"
 
@@ -13,12 +14,6 @@
 typedef struct atto__heads {
     int64_t batch, head, row;
 } atto__heads;
-
-typedef enum atto__attention_mask {
-    ATTO_MASK_NONE,
-    ATTO_MASK_BOOLEAN, /* i32, 0 hides */
-    ATTO_MASK_ADDED
-} atto__attention_mask;
 
 typedef struct atto__attention {
     int64_t batches, heads, shared; /* shared: heads of queries for each one of keys */
@@ -29,7 +24,7 @@ typedef struct atto__attention {
         seen; /* keys that query 0 sees, and one more for each query; may be negative. keys if all
                      see all: see atto__keys_seen */
     bool is_causal;
-    atto__attention_mask mask_kind;
+    int32_t mask_kind; /* ATTO_MASK_NONE, _BOOLEAN, _ADDED */
     atto__heads q, k, v, y, dy, dq, dk, dv, mask;
     atto__heads lse;  /* whose row is one number */
     int64_t mask_key; /* stride of mask along keys: 0 or 1 */

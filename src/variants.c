@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+#include "cl/atto_attention_sizes.h"
+
 /* ---- options ---- */
 
 /* Text that grows at its end; what does not fit is cut, which a test notices by the missing knob.
@@ -637,32 +639,26 @@ void atto__gather_variant(const atto__gather_knobs *k, atto__variant *out)
 /* ---- attention ---- */
 
 const atto__attention_tile atto__attention_tiles[ATTO_ATTENTION_TILES] = {
-    { 8, 64, 4 }, /* few rows */
-    { 64, 64, 8 },
-    { 64, 64, 4 },
-    { 32, 32, 4 },
+    { 8, 64, 4, 4, INT32_MAX }, /* few rows */
+    { 64, 64, 8, 8, 128 },       { 64, 64, 8, 4, 160 },
+    { 64, 64, 4, 4, INT32_MAX }, { 32, 32, 4, 4, INT32_MAX },
 };
 
 int32_t atto__attention_tile_items(const atto__attention_tile *t)
 {
-    return t->m / t->item_m * (t->n / 4);
+    return t->m / t->item_m * (t->n / t->item_n);
 }
 
-/* Two buffers of 16 steps of operands, and the tile. */
 uint64_t atto__attention_tile_bytes(const atto__attention_tile *t)
 {
-    return 4 * (uint64_t)(2 * 16 * (t->m + t->n) + t->m * t->n);
+    return (uint64_t)ATTO_ATTENTION_BYTES(t->m, t->n);
 }
-
-/* Floats of a work-item that stay in registers beside all else. */
-#define ATTENTION_SUMS 160
 
 bool atto__attention_tile_fits(const atto__attention_tile *t, int64_t rows, int32_t scores,
                                int32_t columns)
 {
-    const bool in_registers =
-        t->item_m == 4 || t->item_m * (4 * scores + columns / (t->n / 4)) <= ATTENTION_SUMS;
-    return in_registers && (t->m > 8 || rows <= t->m);
+    const int32_t across = t->n / t->item_n, sums = (columns + across - 1) / across;
+    return t->item_m * (t->item_n * scores + sums) <= t->floats && (t->m > 8 || rows <= t->m);
 }
 
 void atto__attention_variant(const atto__attention_knobs *k, atto__variant *out)
@@ -678,9 +674,10 @@ void atto__attention_variant(const atto__attention_knobs *k, atto__variant *out)
     put_knob(&t, "M", k->tile.m);
     put_knob(&t, "N", k->tile.n);
     put_knob(&t, "ITEM_M", k->tile.item_m);
+    put_knob(&t, "ITEM_N", k->tile.item_n);
     put_knob(&t, "GROUP", atto__attention_tile_items(&k->tile));
     put_knob(&t, "HIDING", k->mask);
-    if (k->mask == 2) put_value(&t, "HIDING_IN", atto_dtype_name(k->mask_dtype));
+    if (k->mask == ATTO_MASK_ADDED) put_value(&t, "HIDING_IN", atto_dtype_name(k->mask_dtype));
     put_knob(&t, "DROPOUT", (int32_t)k->dropout);
     put_knob(&t, "VECTORS", k->vectors);
     if (k->parts) put_knob(&t, "SPLIT", 1);

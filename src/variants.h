@@ -314,21 +314,21 @@ typedef struct atto__gather_knobs {
 
 void atto__gather_variant(const atto__gather_knobs *knobs, atto__variant *out);
 
-/* attention.cl: a work-group's scores, and rows of a work-item. */
+/* attention.cl: a work-group's scores, those of a work-item, and how many floats of it stay in registers beside all
+ * else, as NVIDIA's compiler has it. */
 typedef struct atto__attention_tile {
-    int32_t m, n, item_m;
+    int32_t m, n, item_m, item_n, floats;
 } atto__attention_tile;
 
 /* The first that fits is taken. */
-#define ATTO_ATTENTION_TILES 4
+#define ATTO_ATTENTION_TILES 5
 extern const atto__attention_tile atto__attention_tiles[ATTO_ATTENTION_TILES];
 
 int32_t atto__attention_tile_items(const atto__attention_tile *tile);
 uint64_t atto__attention_tile_bytes(const atto__attention_tile *tile); /* of local memory */
 
 /* Whether a tile is made for that many rows, and a work-item's sums stay in registers: of so many tiles of
- * scores, and of that many columns that these are multiplied into. Those of few rows of a work-item always
- * do. */
+ * scores, and of that many columns that these are multiplied into. */
 bool atto__attention_tile_fits(const atto__attention_tile *tile, int64_t rows, int32_t scores,
                                int32_t columns);
 
@@ -336,7 +336,7 @@ typedef struct atto__attention_knobs {
     const char *kernel; /* "atto_attention_forward" */
     atto_dtype dtype;
     int32_t head, out; /* D and E */
-    int32_t mask;      /* 0, 1 i32, 2 numbers that are added, */
+    int32_t mask;      /* ATTO_MASK_... */
     atto_dtype mask_dtype;
     atto__dropout_knob dropout;
     bool vectors;

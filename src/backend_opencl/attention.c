@@ -9,13 +9,13 @@
 
 #include <inttypes.h>
 
+#include "cl/atto_attention_sizes.h"
 #include "walk.h"
 
 /* Sizes that kernels count with. */
 #define MOST (INT32_MAX - 1024)
 
-#define DELTA_ACROSS 8  /* work-items of a row, as in the kernel */
-#define JOIN_GROUP   64 /* of a row, at most */
+#define JOIN_GROUP 64 /* work-items of a row, at most */
 
 typedef struct call {
     atto_device *dev;
@@ -59,7 +59,7 @@ static atto__attention_knobs knobs_of(const call *c, const char *kernel, atto__a
                                     .dtype = c->a->q->dtype,
                                     .head = c->p.d,
                                     .out = c->p.e,
-                                    .mask = (int32_t)c->p.mask_kind,
+                                    .mask = c->p.mask_kind,
                                     .mask_dtype = c->a->mask ? c->a->mask->dtype : ATTO_F32,
                                     .dropout = atto__dropout_knob_of(c->a->dropout, c->a->rng),
                                     .vectors = c->vectors,
@@ -67,7 +67,8 @@ static atto__attention_knobs knobs_of(const call *c, const char *kernel, atto__a
                                     .tile = tile };
 }
 
-/* The tile for sums of so many columns together, beside so many tiles of scores, on this device. */
+/* The tile on this device for sums of so many columns together, beside so many tiles of scores that are in
+ * registers at a time. */
 static atto_status choose_tile(atto_device *dev, int64_t rows, int32_t scores, int32_t columns,
                                atto__attention_tile *out)
 {
@@ -202,7 +203,8 @@ static atto_status run_parts(const call *c, const atto__attention_tile *tile, in
 {
     const atto__attention *p = &c->p;
     const int64_t parts = (p->keys + keys - 1) / keys;
-    const int64_t shape[] = { parts, p->batches * p->heads * p->queries, p->e + 2 };
+    const int64_t shape[] = { parts, p->batches * p->heads * p->queries,
+                              ATTO_ATTENTION_PART(p->e) };
     atto_buffer header;
     atto_tensor partial;
     ATTO_TRY(atto__scratch_tensor(c->dev, ATTO_F32, 3, shape, &header, &partial));
@@ -254,7 +256,7 @@ static atto_status sum_deltas(const call *c, const atto_tensor *delta)
     atto__arg_uint(&args, (uint32_t)p->heads);
     atto__arg_uint(&args, (uint32_t)p->queries);
     atto__arg_ulong(&args, (uint64_t)rows);
-    return launch(c, &knobs, &args, atto__group_count(rows, group / DELTA_ACROSS));
+    return launch(c, &knobs, &args, atto__group_count(rows, group / ATTO_ATTENTION_ACROSS));
 }
 
 /* What both kernels read. */
@@ -290,8 +292,10 @@ static atto_status plan_backward(const call *c, backward_plan *plan)
     const atto__attention *p = &c->p;
     *plan = (backward_plan){ .keys = (a->dk || a->dv) && p->keys > 0,
                              .queries = a->dq && p->queries > 0 };
-    ATTO_TRY(choose_tile(c->dev, p->keys, 2, p->d + p->e, &plan->of_keys));
-    ATTO_TRY(choose_tile(c->dev, p->queries, 2, p->d, &plan->of_queries));
+    /* a tile of dropped scores besides */
+    const int32_t scores = atto__dropout_knob_of(a->dropout, a->rng) == ATTO_DROPOUT_NONE ? 1 : 2;
+    ATTO_TRY(choose_tile(c->dev, p->keys, scores, p->d + p->e, &plan->of_keys));
+    ATTO_TRY(choose_tile(c->dev, p->queries, 1, p->d, &plan->of_queries));
     const atto__attention_knobs keys = knobs_of(c, "atto_attention_keys", plan->of_keys);
     const atto__attention_knobs queries = knobs_of(c, "atto_attention_queries", plan->of_queries);
     if (plan->keys) ATTO_TRY(prepare(c, &keys));
@@ -358,7 +362,7 @@ atto_status atto__opencl_attention_prepare(atto_device *dev, atto_dtype dtype)
                                         .vectors = true,
                                         .loops = dev->info.kind == ATTO_KIND_OPENCL_CPU };
         atto__variant variant;
-        ATTO_TRY(choose_tile(dev, 64, i == 0 ? 1 : 2, i == 1 ? 128 : 64, &knobs.tile));
+        ATTO_TRY(choose_tile(dev, 64, 1, i == 1 ? 128 : 64, &knobs.tile));
         atto__attention_variant(&knobs, &variant);
         ATTO_TRY(atto__prepare(dev, &variant));
     }

@@ -79,7 +79,7 @@
 
 /* Of a part of the keys, each row's sums with the largest score and the sum of e^(score - largest)
  * behind them. */
-#define PART_FLOATS (ATTO_OUT + 2)
+#define PART_FLOATS ATTO_ATTENTION_PART(ATTO_OUT)
 #if ATTO_SPLIT
 #define ATTO_SPLIT_PARAMETERS \
     , __global float *partial, const ulong partial_at, const uint part_keys
@@ -95,13 +95,16 @@ typedef struct online {
 } online;
 
 /* Scores become e^(score - top), with the top of all scores yet; what stood before is rescaled. */
-ATTO_UNROLLED void exponentiate(online *o, float (*s)[4], float *sums, place at,
+ATTO_UNROLLED void exponentiate(online *o, float (*s)[ATTO_ITEM_N], float *sums, place at,
                                 __local float *stage)
 {
     float top[ATTO_ITEM_M];
 #pragma unroll ATTO_UNROLL
-    for (uint i = 0; i < ATTO_ITEM_M; i++)
-        top[i] = fmax(fmax(s[i][0], s[i][1]), fmax(s[i][2], s[i][3]));
+    for (uint i = 0; i < ATTO_ITEM_M; i++) {
+        top[i] = s[i][0];
+#pragma unroll ATTO_UNROLL
+        for (uint j = 1; j < ATTO_ITEM_N; j++) top[i] = fmax(top[i], s[i][j]);
+    }
     FOLD_ROWS(top, stage, at, fmax);
 #pragma unroll ATTO_UNROLL
     for (uint i = 0; i < ATTO_ITEM_M; i++) {
@@ -110,7 +113,7 @@ ATTO_UNROLLED void exponentiate(online *o, float (*s)[4], float *sums, place at,
         const float share = attop_exp_share(o->top[i] - from);
         float sum = o->sum[i] * share;
 #pragma unroll ATTO_UNROLL
-        for (uint j = 0; j < 4; j++) {
+        for (uint j = 0; j < ATTO_ITEM_N; j++) {
             s[i][j] = attop_exp_share(s[i][j] - from);
             sum += s[i][j];
         }
@@ -121,6 +124,8 @@ ATTO_UNROLLED void exponentiate(online *o, float (*s)[4], float *sums, place at,
     }
 }
 
+#if ATTO_SPLIT
+/* Sums of a part of the keys as they are. */
 ATTO_UNROLLED void put_part(__global float *to, uint m0, uint count, place at, const online *o,
                             const float *sums)
 {
@@ -138,6 +143,46 @@ ATTO_UNROLLED void put_part(__global float *to, uint m0, uint count, place at, c
         to[row * (size_t)PART_FLOATS + ATTO_OUT + 1] = o->sum[i];
     }
 }
+#else
+/* What each row's sums are to be multiplied by. Where no key was seen they become 0, whatever v has
+ * there. */
+ATTO_UNROLLED void invert_sums(const online *o, float *inverse, float *sums)
+{
+#pragma unroll ATTO_UNROLL
+    for (uint i = 0; i < ATTO_ITEM_M; i++) {
+        inverse[i] = o->sum[i] == 0.0f ? 0.0f : 1.0f / o->sum[i];
+        if (o->sum[i] != 0.0f) continue;
+#pragma unroll ATTO_UNROLL
+        for (uint c = 0; c < SHARE(ATTO_OUT); c++) sums[i * SHARE(ATTO_OUT) + c] = 0.0f;
+    }
+}
+
+/* By the first work-item of each row. */
+ATTO_UNROLLED void put_lse(__global float *lse, ulong step, uint m0, uint count, place at,
+                           const online *o)
+{
+#pragma unroll ATTO_UNROLL
+    for (uint i = 0; i < ATTO_ITEM_M; i++) {
+        const uint row = m0 + row_of(at, i);
+        if (row < count)
+            lse[row * step] = o->sum[i] == 0.0f ? INFINITY : o->top[i] + log(o->sum[i]);
+    }
+}
+#endif
+
+#if ATTO_DROPOUT
+ATTO_UNROLLED void drop_rows(const scene *c, atto_mask m, uint m0, uint n0, place at,
+                             float (*s)[ATTO_ITEM_N])
+{
+#pragma unroll ATTO_UNROLL
+    for (uint i = 0; i < ATTO_ITEM_M; i++) {
+        const uint kept = kept_columns(c, m, m0 + row_of(at, i), n0, at);
+#pragma unroll ATTO_UNROLL
+        for (uint j = 0; j < ATTO_ITEM_N; j++)
+            s[i][j] = atto_drop_if(kept >> j & 1, s[i][j], m.scale);
+    }
+}
+#endif
 
 __kernel __attribute__((reqd_work_group_size(ATTO_GROUP, 1, 1))) void atto_attention_forward(
     __global const ATTO_T *q, const ulong q_at, const ulong4 q_step, __global const ATTO_T *k,
@@ -172,24 +217,12 @@ __kernel __attribute__((reqd_work_group_size(ATTO_GROUP, 1, 1))) void atto_atten
     for (uint i = 0; i < ATTO_ITEM_M * SHARE(ATTO_OUT); i++) sums[i] = 0.0f;
 #pragma unroll 1
     for (uint n0 = begin; n0 < end; n0 += ATTO_N) {
-        float s[ATTO_ITEM_M][4];
+        float s[ATTO_ITEM_M][ATTO_ITEM_N];
         score(of_q, m0, of_k, n0, ATTO_HEAD, at, stage, s);
-#pragma unroll ATTO_UNROLL
-        for (uint i = 0; i < ATTO_ITEM_M; i++) {
-            const uint query = m0 + row_of(at, i), sees = keys_seen(&c, query);
-#pragma unroll ATTO_UNROLL
-            for (uint j = 0; j < 4; j++)
-                s[i][j] = masked(&c, &m, query, n0 + at.tx * 4 + j, sees, s[i][j]);
-        }
+        mask_tile(&c, &m, m0, n0, 1, at, s);
         exponentiate(&o, s, sums, at, stage);
 #if ATTO_DROPOUT
-#pragma unroll ATTO_UNROLL
-        for (uint i = 0; i < ATTO_ITEM_M; i++) {
-            const uint kept = kept_keys(&c, ATTO_MASK, m0 + row_of(at, i), n0 + at.tx * 4);
-#pragma unroll ATTO_UNROLL
-            for (uint j = 0; j < 4; j++)
-                s[i][j] = atto_drop_if(kept >> j & 1, s[i][j], ATTO_MASK.scale);
-        }
+        drop_rows(&c, ATTO_MASK, m0, n0, at, s);
 #endif
         put_tile(s, at, tile);
         weigh(tile, of_v, n0, ATTO_OUT, at, stage, sums);
@@ -200,19 +233,9 @@ __kernel __attribute__((reqd_work_group_size(ATTO_GROUP, 1, 1))) void atto_atten
              queries, at, &o, sums);
 #else
     float inverse[ATTO_ITEM_M];
-#pragma unroll ATTO_UNROLL
-    for (uint i = 0; i < ATTO_ITEM_M; i++) {
-        const uint query = m0 + row_of(at, i);
-        inverse[i] = 1.0f / o.sum[i];
-        if (o.sum[i] == 0.0f) { /* no key was seen: whatever v is there */
-            inverse[i] = 0.0f;
-#pragma unroll ATTO_UNROLL
-            for (uint e = 0; e < SHARE(ATTO_OUT); e++) sums[i * SHARE(ATTO_OUT) + e] = 0.0f;
-        }
-        if (has_lse && at.tx == 0 && query < queries)
-            lse[lse_at + b * lse_step.x + h * lse_step.y + query * lse_step.z] =
-                o.sum[i] == 0.0f ? INFINITY : o.top[i] + log(o.sum[i]);
-    }
+    invert_sums(&o, inverse, sums);
+    if (has_lse && at.tx == 0)
+        put_lse(lse + lse_at + b * lse_step.x + h * lse_step.y, lse_step.z, m0, queries, at, &o);
     store_sums(y + y_at + b * y_step.x + h * y_step.y, y_step.z, m0, queries, ATTO_OUT, at, inverse,
                0, sums);
 #endif
@@ -251,9 +274,6 @@ atto_attention_join(__global const float *partial, const ulong partial_at, __glo
 
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_attention_delta)
 
-/* Work-items of a query. */
-#define ATTO_ACROSS 8
-
 /* delta is [batches, heads, queries]; count of its elements. */
 __kernel __attribute__((reqd_work_group_size(ATTO_GROUP, 1, 1))) void
 atto_attention_delta(__global const ATTO_T *y, const ulong y_at, const ulong4 y_step,
@@ -263,20 +283,21 @@ atto_attention_delta(__global const ATTO_T *y, const ulong y_at, const ulong4 y_
 {
     __local float parts[ATTO_GROUP];
     const uint item = get_local_id(0);
-    const size_t number = get_group_id(0) * (size_t)(ATTO_GROUP / ATTO_ACROSS) + item / ATTO_ACROSS;
+    const size_t number = get_group_id(0) * (size_t)(ATTO_GROUP / ATTO_ATTENTION_ACROSS) +
+                          item / ATTO_ATTENTION_ACROSS;
     float sum = 0.0f;
     if (number < count) {
         const size_t query = number % queries, head = number / queries;
         const size_t h = head % heads, b = head / heads;
         y += y_at + b * y_step.x + h * y_step.y + query * y_step.z;
         dy += dy_at + b * dy_step.x + h * dy_step.y + query * dy_step.z;
-        for (uint e = item % ATTO_ACROSS; e < ATTO_OUT; e += ATTO_ACROSS)
+        for (uint e = item % ATTO_ATTENTION_ACROSS; e < ATTO_OUT; e += ATTO_ATTENTION_ACROSS)
             sum = fma(atto_load(y, e), atto_load(dy, e), sum);
     }
     parts[item] = sum;
     barrier(CLK_LOCAL_MEM_FENCE);
-    if (item % ATTO_ACROSS != 0 || number >= count) return;
-    for (uint e = 1; e < ATTO_ACROSS; e++) sum += parts[item + e];
+    if (item % ATTO_ATTENTION_ACROSS != 0 || number >= count) return;
+    for (uint e = 1; e < ATTO_ATTENTION_ACROSS; e++) sum += parts[item + e];
     delta[delta_at + number] = sum;
 }
 #endif
@@ -316,6 +337,55 @@ static inline float of_score(float p, float d, float delta, uint kept, float sca
 }
 
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_attention_keys)
+/* Scores become probabilities; columns are queries. */
+ATTO_UNROLLED void exponentiate_columns(const scene *c, const row_sums *r, uint n0, place at,
+                                        float (*s)[ATTO_ITEM_N])
+{
+#pragma unroll ATTO_UNROLL
+    for (uint j = 0; j < ATTO_ITEM_N; j++) {
+        const float top = lse_of(c, r, n0 + score_column_of(at, j));
+#pragma unroll ATTO_UNROLL
+        for (uint i = 0; i < ATTO_ITEM_M; i++) s[i][j] = attop_exp_share(s[i][j] - top);
+    }
+}
+
+#if ATTO_DROPOUT
+/* out: what dropout leaves of s. Returns which it keeps: bit i * ATTO_ITEM_N + j. */
+ATTO_UNROLLED item_bits drop_columns(const scene *c, atto_mask m, uint m0, uint n0, place at,
+                                     float (*s)[ATTO_ITEM_N], float (*out)[ATTO_ITEM_N])
+{
+    item_bits kept = 0;
+#pragma unroll ATTO_UNROLL
+    for (uint j = 0; j < ATTO_ITEM_N; j++) {
+#pragma unroll ATTO_UNROLL
+        for (uint i = 0; i < ATTO_ITEM_M; i += 4) {
+            const uint keys_kept = kept_keys(c, m, n0 + score_column_of(at, j), m0 + row_of(at, i));
+#pragma unroll ATTO_UNROLL
+            for (uint e = 0; e < 4; e++) {
+                kept |= (item_bits)(keys_kept >> e & 1) << ((i + e) * ATTO_ITEM_N + j);
+                out[i + e][j] = atto_drop_if(keys_kept >> e & 1, s[i + e][j], m.scale);
+            }
+        }
+    }
+    return kept;
+}
+#endif
+
+/* d, gradients of dropped probabilities, become those of scores; p: probabilities. */
+ATTO_UNROLLED void differentiate_columns(const scene *c, const row_sums *r, uint n0, place at,
+                                         float (*p)[ATTO_ITEM_N], item_bits kept, float drop_scale,
+                                         float (*d)[ATTO_ITEM_N])
+{
+#pragma unroll ATTO_UNROLL
+    for (uint j = 0; j < ATTO_ITEM_N; j++) {
+        const float delta = delta_of(c, r, n0 + score_column_of(at, j));
+#pragma unroll ATTO_UNROLL
+        for (uint i = 0; i < ATTO_ITEM_M; i++)
+            d[i][j] = of_score(p[i][j], d[i][j], delta, (uint)(kept >> (i * ATTO_ITEM_N + j)) & 1,
+                               drop_scale);
+    }
+}
+
 __kernel __attribute__((reqd_work_group_size(ATTO_GROUP, 1, 1))) void atto_attention_keys(
     __global const ATTO_T *q, const ulong q_at, const ulong4 q_step, __global const ATTO_T *k,
     const ulong k_at, const ulong4 k_step, __global const ATTO_T *v, const ulong v_at,
@@ -347,42 +417,20 @@ __kernel __attribute__((reqd_work_group_size(ATTO_GROUP, 1, 1))) void atto_atten
         const row_sums of_rows = ROW_SUMS_OF(b, h);
 #pragma unroll 1
         for (uint n0 = begin; n0 < queries; n0 += ATTO_N) {
-            float s[ATTO_ITEM_M][4], d[ATTO_ITEM_M][4];
+            float s[ATTO_ITEM_M][ATTO_ITEM_N], d[ATTO_ITEM_M][ATTO_ITEM_N];
             score(of_k, m0, of_q, n0, ATTO_HEAD, at, stage, s);
-            uint kept = 0; /* bit i * 4 + j */
-#pragma unroll ATTO_UNROLL
-            for (uint j = 0; j < 4; j++) {
-                const uint query = n0 + at.tx * 4 + j, sees = keys_seen(&c, query);
-                const float top = lse_of(&c, &of_rows, query);
-#pragma unroll ATTO_UNROLL
-                for (uint i = 0; i < ATTO_ITEM_M; i++)
-                    s[i][j] = attop_exp_share(
-                        masked(&c, &m, query, m0 + row_of(at, i), sees, s[i][j]) - top);
+            mask_tile(&c, &m, m0, n0, 0, at, s);
+            exponentiate_columns(&c, &of_rows, n0, at, s);
+            item_bits kept = 0;
 #if ATTO_DROPOUT
-#pragma unroll ATTO_UNROLL
-                for (uint i = 0; i < ATTO_ITEM_M; i += 4) {
-                    const uint keys_kept = kept_keys(&c, ATTO_MASK, query, m0 + row_of(at, i));
-#pragma unroll ATTO_UNROLL
-                    for (uint e = 0; e < 4; e++) {
-                        kept |= (keys_kept >> e & 1) << ((i + e) * 4 + j);
-                        d[i + e][j] =
-                            atto_drop_if(keys_kept >> e & 1, s[i + e][j], ATTO_MASK.scale);
-                    }
-                }
+            kept = drop_columns(&c, ATTO_MASK, m0, n0, at, s, d);
 #endif
-            }
             put_tile(ATTO_DROPOUT ? d : s, at, tile);
             weigh(tile, of_dy, n0, ATTO_OUT, at, stage, of_dv);
             score(of_v, m0, of_dy, n0, ATTO_OUT, at, stage, d);
             if (!ATTO_DROPOUT)
                 get_tile(s, at, tile); /* registers for the product were worth more */
-#pragma unroll ATTO_UNROLL
-            for (uint j = 0; j < 4; j++) {
-                const float sum = delta_of(&c, &of_rows, n0 + at.tx * 4 + j);
-#pragma unroll ATTO_UNROLL
-                for (uint i = 0; i < ATTO_ITEM_M; i++)
-                    d[i][j] = of_score(s[i][j], d[i][j], sum, kept >> (i * 4 + j) & 1, DROP_SCALE);
-            }
+            differentiate_columns(&c, &of_rows, n0, at, s, kept, DROP_SCALE, d);
             put_tile(d, at, tile);
             weigh(tile, of_q, n0, ATTO_HEAD, at, stage, of_dk);
         }
@@ -434,15 +482,13 @@ __kernel __attribute__((reqd_work_group_size(ATTO_GROUP, 1, 1))) void atto_atten
     for (uint i = 0; i < ATTO_ITEM_M * SHARE(ATTO_HEAD); i++) sums[i] = 0.0f;
 #pragma unroll 1
     for (uint n0 = 0; n0 < end; n0 += ATTO_N) {
-        float s[ATTO_ITEM_M][4], d[ATTO_ITEM_M][4];
+        float s[ATTO_ITEM_M][ATTO_ITEM_N], d[ATTO_ITEM_M][ATTO_ITEM_N];
         score(of_q, m0, of_k, n0, ATTO_HEAD, at, stage, s);
+        mask_tile(&c, &m, m0, n0, 1, at, s);
 #pragma unroll ATTO_UNROLL
         for (uint i = 0; i < ATTO_ITEM_M; i++) {
-            const uint query = m0 + row_of(at, i), sees = keys_seen(&c, query);
 #pragma unroll ATTO_UNROLL
-            for (uint j = 0; j < 4; j++)
-                s[i][j] = attop_exp_share(masked(&c, &m, query, n0 + at.tx * 4 + j, sees, s[i][j]) -
-                                          top[i]);
+            for (uint j = 0; j < ATTO_ITEM_N; j++) s[i][j] = attop_exp_share(s[i][j] - top[i]);
         }
         put_tile(s, at, tile); /* registers for the product are worth more */
         score(of_dy, m0, of_v, n0, ATTO_OUT, at, stage, d);
@@ -451,10 +497,10 @@ __kernel __attribute__((reqd_work_group_size(ATTO_GROUP, 1, 1))) void atto_atten
         for (uint i = 0; i < ATTO_ITEM_M; i++) {
             uint kept = 0;
 #if ATTO_DROPOUT
-            kept = kept_keys(&c, ATTO_MASK, m0 + row_of(at, i), n0 + at.tx * 4);
+            kept = kept_columns(&c, ATTO_MASK, m0 + row_of(at, i), n0, at);
 #endif
 #pragma unroll ATTO_UNROLL
-            for (uint j = 0; j < 4; j++)
+            for (uint j = 0; j < ATTO_ITEM_N; j++)
                 d[i][j] = of_score(s[i][j], d[i][j], sum[i], kept >> j & 1, DROP_SCALE);
         }
         put_tile(d, at, tile);

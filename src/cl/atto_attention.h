@@ -2,9 +2,9 @@
 /* Tiles of attention: products between rows of two tensors, and what hides and drops scores.
  *
  * A work-group has a tile of ATTO_M x ATTO_N scores: M rows of one tensor, which stay, against N rows of
- * another, which pass by. A work-item has ITEM_M x 4 of them:
+ * another, which pass by. A work-item has ITEM_M x ITEM_N of them:
  *
- *     columns  4 tx .. 4 tx + 3
+ *     columns  4 tx .. 4 tx + 3 of each block of 4 TX
  *     rows     4 ty .. 4 ty + 3 of each block of 4 TY
  *
  * and of the M x C sums that a tile goes into the same rows, and columns W tx .. of each block of W TX.
@@ -17,7 +17,8 @@
  *   ATTO_M          64       rows of a tile, a multiple of 8
  *   ATTO_N          64       its columns: 32 or 64
  *   ATTO_ITEM_M     8        rows of a work-item: 4 or 8
- *   ATTO_HIDING     0        1: i32, where it is 0 hides; 2: numbers that are added
+ *   ATTO_ITEM_N     4        its columns: 4 or 8, at most an eighth of ATTO_N
+ *   ATTO_HIDING              ATTO_MASK_NONE, _BOOLEAN or _ADDED
  *   ATTO_HIDING_IN    f32      dtype of those numbers
  *   ATTO_SPLIT      0        forward: 1: a work-group has a part of the keys, and leaves sums for
  *                            atto_attention_join
@@ -45,6 +46,9 @@
 #ifndef ATTO_ITEM_M
 #define ATTO_ITEM_M 8
 #endif
+#ifndef ATTO_ITEM_N
+#define ATTO_ITEM_N 4
+#endif
 #ifndef ATTO_UNROLL
 #define ATTO_UNROLL 256
 #endif
@@ -52,22 +56,23 @@
 #define ATTO_SPLIT 0
 #endif
 #ifndef ATTO_HIDING
-#define ATTO_HIDING 0
+#define ATTO_HIDING ATTO_MASK_NONE
 #endif
 #ifndef ATTO_HIDING_IN
 #define ATTO_HIDING_IN f32
 #endif
 #ifndef ATTO_GROUP
-#define ATTO_GROUP (ATTO_M / ATTO_ITEM_M * (ATTO_N / 4))
+#define ATTO_GROUP (ATTO_M / ATTO_ITEM_M * (ATTO_N / ATTO_ITEM_N))
 #endif
 
+#include "atto_attention_sizes.h"
 #include "atto_dropout.h"
 
-#define TX (ATTO_N / 4)           /* work-items side by side */
+#define TX (ATTO_N / ATTO_ITEM_N) /* work-items side by side */
 #define TY (ATTO_M / ATTO_ITEM_M) /* and above each other */
 
 /* A buffer of operands: KD steps of a product of scores, or KZ of one of sums. */
-#define KD          16
+#define KD          ATTO_ATTENTION_STEPS
 #define STAGE       (KD * (ATTO_M + ATTO_N))
 #define WIDTH(size) (((size) + TX - 1) / TX * TX) /* of sums: whole columns of work-items */
 #define KZ(size)    (STAGE / WIDTH(size) >= 16 ? 16 : STAGE / WIDTH(size) >= 8 ? 8 : 4)
@@ -79,10 +84,13 @@
 /* Steps of a product in a loop's body: loads of the next ones go before the sums of the last. */
 #ifdef ATTO_NVIDIA
 #define ATTO_STEPS 8
+#define ATTO_FOURS 2
 #elif ATTO_UNROLL > 4
 #define ATTO_STEPS 4
+#define ATTO_FOURS 1
 #else
 #define ATTO_STEPS 1
+#define ATTO_FOURS 1
 #endif
 
 /* A work-item's place. In every 8 that load together 4 columns and 2 rows: see atto_tx of gemm.cl. */
@@ -101,6 +109,11 @@ static inline place place_of_item(void)
 static inline uint row_of(place at, uint i)
 {
     return i / 4 * (4 * TY) + at.ty * 4 + i % 4;
+}
+
+static inline uint score_column_of(place at, uint j)
+{
+    return j / 4 * (4 * TX) + at.tx * 4 + j % 4;
 }
 
 /* ---- words of local memory ---- */
@@ -152,14 +165,21 @@ static inline atto_raw unit_at(rows r, uint row, uint column, uint size, uint ex
 /* Units of a work-item for a buffer of n elements. */
 #define UNITS(n) (((n) / UNIT + ATTO_GROUP - 1) / ATTO_GROUP)
 
-/* Columns d .. d + KD - 1 of `height` rows; they become [KD][height]. */
+/* Columns d .. d + KD - 1 of `height` rows, work-items side by side along a row; they become
+ * [KD][height], with rows moved about so that these work-items meet different banks. */
+static inline uint row_place(uint row, uint k, uint height)
+{
+    return row ^ (k / 4 * (128 / KD) & (height - 1));
+}
+
 ATTO_UNROLLED void fetch_across(rows r, uint row, uint d, uint size, uint height, uint item,
                                 atto_raw *raw)
 {
 #pragma unroll ATTO_UNROLL
     for (uint i = 0; i < UNITS(KD * height); i++) {
         const uint u = item + i * ATTO_GROUP;
-        raw[i] = unit_at(r, row + u % height, d + u / height * UNIT, size, u < KD * height / UNIT);
+        raw[i] = unit_at(r, row + u / (KD / UNIT), d + u % (KD / UNIT) * UNIT, size,
+                         u < KD * height / UNIT);
     }
 }
 
@@ -172,7 +192,10 @@ ATTO_UNROLLED void stash_across(const atto_raw *raw, uint height, uint item, __l
         atto_widen_unit(raw[i], v);
         if (u >= KD * height / UNIT) break;
 #pragma unroll ATTO_UNROLL
-        for (uint e = 0; e < UNIT; e++) to[(u / height * UNIT + e) * height + u % height] = v[e];
+        for (uint e = 0; e < UNIT; e++) {
+            const uint k = u % (KD / UNIT) * UNIT + e;
+            to[k * height + row_place(u / (KD / UNIT), k, height)] = v[e];
+        }
     }
 }
 
@@ -207,7 +230,7 @@ ATTO_UNROLLED void stash_along(const atto_raw *raw, uint size, uint item, __loca
 /* s[i][j] = sum over d < size of x[m0 + row][d] times y[n0 + column][d]. All work-items pass, and
  * leave, together; nobody reads stage then. */
 ATTO_UNROLLED void score(rows x, uint m0, rows y, uint n0, uint size, place at,
-                         __local float *stage, float (*s)[4])
+                         __local float *stage, float (*s)[ATTO_ITEM_N])
 {
     atto_raw of_x[UNITS(KD * ATTO_M)], of_y[UNITS(KD * ATTO_N)];
     fetch_across(x, m0, 0, size, ATTO_M, at.item, of_x);
@@ -218,7 +241,7 @@ ATTO_UNROLLED void score(rows x, uint m0, rows y, uint n0, uint size, place at,
 #pragma unroll ATTO_UNROLL
     for (uint i = 0; i < ATTO_ITEM_M; i++) {
 #pragma unroll ATTO_UNROLL
-        for (uint j = 0; j < 4; j++) s[i][j] = 0.0f;
+        for (uint j = 0; j < ATTO_ITEM_N; j++) s[i][j] = 0.0f;
     }
 #pragma unroll 1
     for (uint d = 0; d < size; d += KD) {
@@ -227,19 +250,32 @@ ATTO_UNROLLED void score(rows x, uint m0, rows y, uint n0, uint size, place at,
             fetch_across(x, m0, d + KD, size, ATTO_M, at.item, of_x);
             fetch_across(y, n0, d + KD, size, ATTO_N, at.item, of_y);
         }
-#pragma unroll ATTO_STEPS
-        for (uint k = 0; k < KD; k++) {
-            float a[ATTO_ITEM_M], b[4];
+#pragma unroll ATTO_FOURS
+        for (uint k = 0; k < KD; k += 4) {
+            __local const float *of_a[ATTO_ITEM_M / 4], *of_b[ATTO_ITEM_N / 4];
 #pragma unroll ATTO_UNROLL
             for (uint i = 0; i < ATTO_ITEM_M; i += 4)
-                load_word(here + k * ATTO_M + row_of(at, i), 4, a + i);
-            load_word(here + KD * ATTO_M + k * ATTO_N + at.tx * 4, 4, b);
+                of_a[i / 4] = here + k * ATTO_M + row_place(row_of(at, i), k, ATTO_M);
 #pragma unroll ATTO_UNROLL
-            for (uint j = 0; j < 4; j++) {
+            for (uint j = 0; j < ATTO_ITEM_N; j += 4)
+                of_b[j / 4] =
+                    here + KD * ATTO_M + k * ATTO_N + row_place(score_column_of(at, j), k, ATTO_N);
 #pragma unroll ATTO_UNROLL
-                for (uint step = 0; step < ATTO_ITEM_M; step++) {
-                    const uint i = j & 1 ? ATTO_ITEM_M - 1 - step : step;
-                    s[i][j] = fma(a[i], b[j], s[i][j]);
+            for (uint r = 0; r < 4; r++) {
+                float a[ATTO_ITEM_M], b[ATTO_ITEM_N];
+#pragma unroll ATTO_UNROLL
+                for (uint i = 0; i < ATTO_ITEM_M; i += 4)
+                    load_word(of_a[i / 4] + r * ATTO_M, 4, a + i);
+#pragma unroll ATTO_UNROLL
+                for (uint j = 0; j < ATTO_ITEM_N; j += 4)
+                    load_word(of_b[j / 4] + r * ATTO_N, 4, b + j);
+#pragma unroll ATTO_UNROLL
+                for (uint j = 0; j < ATTO_ITEM_N; j++) {
+#pragma unroll ATTO_UNROLL
+                    for (uint step = 0; step < ATTO_ITEM_M; step++) {
+                        const uint i = j & 1 ? ATTO_ITEM_M - 1 - step : step;
+                        s[i][j] = fma(a[i], b[j], s[i][j]);
+                    }
                 }
             }
         }
@@ -258,26 +294,26 @@ static inline uint quad_place(uint n, uint quad)
     return n * ATTO_M + ((quad ^ (n >> 2 & (ATTO_M / 4 - 1))) << 2);
 }
 
-ATTO_UNROLLED void put_tile(float (*s)[4], place at, __local float *tile)
+ATTO_UNROLLED void put_tile(float (*s)[ATTO_ITEM_N], place at, __local float *tile)
 {
 #pragma unroll ATTO_UNROLL
-    for (uint j = 0; j < 4; j++) {
+    for (uint j = 0; j < ATTO_ITEM_N; j++) {
 #pragma unroll ATTO_UNROLL
         for (uint i = 0; i < ATTO_ITEM_M; i += 4)
-            *(__local float4 *)(tile + quad_place(at.tx * 4 + j, row_of(at, i) / 4)) =
+            *(__local float4 *)(tile + quad_place(score_column_of(at, j), row_of(at, i) / 4)) =
                 (float4)(s[i][j], s[i + 1][j], s[i + 2][j], s[i + 3][j]);
     }
 }
 
 /* The same scores, which each work-item had put there itself. */
-ATTO_UNROLLED void get_tile(float (*s)[4], place at, __local const float *tile)
+ATTO_UNROLLED void get_tile(float (*s)[ATTO_ITEM_N], place at, __local const float *tile)
 {
 #pragma unroll ATTO_UNROLL
-    for (uint j = 0; j < 4; j++) {
+    for (uint j = 0; j < ATTO_ITEM_N; j++) {
 #pragma unroll ATTO_UNROLL
         for (uint i = 0; i < ATTO_ITEM_M; i += 4) {
             float v[4];
-            load_word(tile + quad_place(at.tx * 4 + j, row_of(at, i) / 4), 4, v);
+            load_word(tile + quad_place(score_column_of(at, j), row_of(at, i) / 4), 4, v);
 #pragma unroll ATTO_UNROLL
             for (uint e = 0; e < 4; e++) s[i + e][j] = v[e];
         }
@@ -305,21 +341,29 @@ ATTO_UNROLLED void weigh(__local const float *tile, rows z, uint n0, uint size, 
         __local float *here = stage + (n / KZ(size) & 1) * STAGE;
         __local float *next = stage + (~(n / KZ(size)) & 1) * STAGE;
         if (n + KZ(size) < columns) fetch_along(z, n0 + n + KZ(size), size, at.item, raw);
-#pragma unroll ATTO_STEPS
-        for (uint k = 0; k < KZ(size); k++) {
-            float a[ATTO_ITEM_M], b[MOST_SHARE];
+#pragma unroll ATTO_FOURS
+        for (uint k = 0; k < KZ(size); k += 4) {
+            __local const float *of_tile[ATTO_ITEM_M / 4];
 #pragma unroll ATTO_UNROLL
             for (uint i = 0; i < ATTO_ITEM_M; i += 4)
-                load_word(tile + quad_place(n + k, row_of(at, i) / 4), 4, a + i);
+                of_tile[i / 4] = tile + quad_place(n + k, row_of(at, i) / 4);
 #pragma unroll ATTO_UNROLL
-            for (uint c = 0; c < SHARE(size); c += WORD(size))
-                load_word(here + k * WIDTH(size) + column_of(at, c, size), WORD(size), b + c);
+            for (uint r = 0; r < 4; r++) {
+                float a[ATTO_ITEM_M], b[MOST_SHARE];
 #pragma unroll ATTO_UNROLL
-            for (uint c = 0; c < SHARE(size); c++) {
+                for (uint i = 0; i < ATTO_ITEM_M; i += 4)
+                    load_word(of_tile[i / 4] + r * ATTO_M, 4, a + i);
 #pragma unroll ATTO_UNROLL
-                for (uint step = 0; step < ATTO_ITEM_M; step++) {
-                    const uint i = c & 1 ? ATTO_ITEM_M - 1 - step : step;
-                    sums[i * SHARE(size) + c] = fma(a[i], b[c], sums[i * SHARE(size) + c]);
+                for (uint c = 0; c < SHARE(size); c += WORD(size))
+                    load_word(here + (k + r) * WIDTH(size) + column_of(at, c, size), WORD(size),
+                              b + c);
+#pragma unroll ATTO_UNROLL
+                for (uint c = 0; c < SHARE(size); c++) {
+#pragma unroll ATTO_UNROLL
+                    for (uint step = 0; step < ATTO_ITEM_M; step++) {
+                        const uint i = c & 1 ? ATTO_ITEM_M - 1 - step : step;
+                        sums[i * SHARE(size) + c] = fma(a[i], b[c], sums[i * SHARE(size) + c]);
+                    }
                 }
             }
         }
@@ -345,7 +389,7 @@ static inline uint keys_seen(const scene *c, uint query)
     return !c->is_causal ? c->keys : seen < 0 ? 0 : seen < c->keys ? (uint)seen : c->keys;
 }
 
-#if ATTO_HIDING == 1
+#if ATTO_HIDING == ATTO_MASK_BOOLEAN
 typedef int mask_t;
 #else
 typedef ATTO_PASTE(atto_, ATTO_HIDING_IN) mask_t;
@@ -372,17 +416,40 @@ typedef struct mask {
     }
 #endif
 
-/* A score as softmax takes it; seen: keys that this query sees. */
-static inline float masked(const scene *c, const mask *m, uint query, uint key, uint seen, float s)
+/* A scaled score as softmax takes it. */
+static inline float masked(const scene *c, const mask *m, uint query, uint key, float z)
 {
-    float z = s * c->scale;
-    if (key >= seen || query >= c->queries) return -INFINITY;
-#if ATTO_HIDING == 1
+    if (key >= keys_seen(c, query) || query >= c->queries) return -INFINITY;
+#if ATTO_HIDING == ATTO_MASK_BOOLEAN
     z = m->first[query * m->query + key * m->key] ? z : -INFINITY;
-#elif ATTO_HIDING == 2
+#elif ATTO_HIDING == ATTO_MASK_ADDED
     z += ATTO_PASTE(atto_widen_, ATTO_HIDING_IN)(m->first[query * m->query + key * m->key]);
 #endif
     return z;
+}
+
+/* Scores of a tile as softmax takes them; its rows are queries and its columns keys, or the other way
+ * round. What a query that is not there sees does not matter where no mask is read. */
+ATTO_UNROLLED void mask_tile(const scene *c, const mask *m, uint m0, uint n0, uint rows_are_queries,
+                             place at, float (*s)[ATTO_ITEM_N])
+{
+    const uint all_seen = !ATTO_HIDING && (rows_are_queries ? n0 + ATTO_N <= keys_seen(c, m0)
+                                                            : m0 + ATTO_M <= keys_seen(c, n0));
+#pragma unroll ATTO_UNROLL
+    for (uint i = 0; i < ATTO_ITEM_M; i++) {
+#pragma unroll ATTO_UNROLL
+        for (uint j = 0; j < ATTO_ITEM_N; j++) s[i][j] *= c->scale;
+    }
+    if (all_seen) return;
+#pragma unroll ATTO_UNROLL
+    for (uint i = 0; i < ATTO_ITEM_M; i++) {
+#pragma unroll ATTO_UNROLL
+        for (uint j = 0; j < ATTO_ITEM_N; j++) {
+            const uint row = m0 + row_of(at, i), column = n0 + score_column_of(at, j);
+            s[i][j] = rows_are_queries ? masked(c, m, row, column, s[i][j])
+                                       : masked(c, m, column, row, s[i][j]);
+        }
+    }
 }
 
 #if ATTO_DROPOUT
@@ -401,6 +468,22 @@ static inline uint kept_keys(const scene *c, atto_mask m, uint query, uint key)
     for (uint e = 0; e < 4; e++) bits |= (uint)atto_kept(m, i + e) << e;
     return bits;
 }
+
+/* Bit j: dropout keeps the score in a work-item's column j of a row, a query. */
+static inline uint kept_columns(const scene *c, atto_mask m, uint query, uint n0, place at)
+{
+    uint bits = 0;
+    for (uint j = 0; j < ATTO_ITEM_N; j += 4)
+        bits |= kept_keys(c, m, query, n0 + score_column_of(at, j)) << j;
+    return bits;
+}
+#endif
+
+/* A bit for each of a work-item's scores. */
+#if ATTO_ITEM_M * ATTO_ITEM_N > 32
+typedef ulong item_bits;
+#else
+typedef uint item_bits;
 #endif
 
 /* ---- results ---- */
