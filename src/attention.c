@@ -30,6 +30,24 @@ static void put_mask(const atto_tensor *mask, atto__attention *out)
     out->mask_key = mask_stride(mask, 3);
 }
 
+/* Heads' strides as those of rows of the heads that share keys. */
+static void fold_heads(atto__heads *t, int64_t shared)
+{
+    t->row = t->head;
+    t->head *= shared;
+}
+
+static void fold(atto__attention *p)
+{
+    if (p->queries != 1 || p->shared == 1 || atto__keys_seen(p, 0) != p->keys) return;
+    atto__heads *const of_queries[] = { &p->q, &p->y, &p->dy, &p->dq, &p->mask, &p->lse };
+    for (int32_t i = 0; i < 6; i++) fold_heads(of_queries[i], p->shared);
+    p->is_causal = false;
+    p->queries = p->shared;
+    p->heads /= p->shared;
+    p->shared = 1;
+}
+
 void atto__attention_of(const struct atto_attention_args *a, atto__attention *out)
 {
     const int64_t keys = a->k->shape[2], queries = a->q->shape[2], d = a->q->shape[3];
@@ -55,4 +73,5 @@ void atto__attention_of(const struct atto_attention_args *a, atto__attention *ou
                            .lse = lse_strides(a->lse),
                            .drop = atto__mask_of(a->dropout, a->rng) };
     put_mask(a->mask, out);
+    fold(out);
 }

@@ -31,6 +31,7 @@ typedef struct atto__attention {
     atto__mask drop;
 } atto__attention;
 
+/* One query of each head that shares keys is a row of queries here, if these see the same keys. */
 void atto__attention_of(const struct atto_attention_args *a, atto__attention *out);
 
 /* Keys that a query sees are the first so many, mask aside. */

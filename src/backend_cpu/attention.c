@@ -26,10 +26,6 @@
 typedef struct job {
     const struct atto_attention_args *a;
     atto__attention p;
-    bool folded;                  /* they are one query of each head that shares keys */
-    int64_t rows;                 /* how many */
-    int64_t heads;                /* of them in a batch, */
-    int64_t shared;               /* and how many of these share keys */
     int32_t d_rows, e_rows;       /* D and E in multiples of ROWS */
     int32_t d_columns, e_columns; /* and of COLUMNS */
     float *room;                  /* scratch of each worker */
@@ -53,10 +49,6 @@ static job job_of(const struct atto_attention_args *a)
     job j = { .a = a };
     atto__attention_of(a, &j.p);
     const atto__attention *p = &j.p;
-    j.folded = p->queries == 1;
-    j.rows = j.folded ? p->shared : p->queries;
-    j.shared = j.folded ? 1 : p->shared;
-    j.heads = j.folded ? p->heads / p->shared : p->heads;
     j.d_rows = round_up_to(p->d, ROWS);
     j.e_rows = round_up_to(p->e, ROWS);
     j.d_columns = round_up_to(p->d, COLUMNS);
@@ -74,31 +66,19 @@ static int32_t threads_for(atto_device *dev, const atto__attention *p)
 /* Head number `unit` of all batches. */
 static place place_of(const job *j, int64_t unit)
 {
-    place at = { .batch = unit / j->heads, .head = unit % j->heads };
-    at.keys_head = at.head / j->shared;
-    if (j->folded) at.head *= j->p.shared;
-    return at;
+    const int64_t head = unit % j->p.heads;
+    return (place){ unit / j->p.heads, head, head / j->p.shared };
 }
 
-/* Element of a row, and how far apart rows are. */
-static int64_t row_at(const job *j, const atto__heads *t, const place *at, int64_t row)
+/* Element of a row. */
+static int64_t row_at(const atto__heads *t, const place *at, int64_t row)
 {
-    return at->batch * t->batch + at->head * t->head + row * (j->folded ? t->head : t->row);
-}
-
-static int64_t row_stride(const job *j, const atto__heads *t)
-{
-    return j->folded ? t->head : t->row;
+    return at->batch * t->batch + at->head * t->head + row * t->row;
 }
 
 static int64_t keys_at(const atto__heads *t, const place *at, int64_t key)
 {
     return at->batch * t->batch + at->keys_head * t->head + key * t->row;
-}
-
-static int64_t seen_by(const job *j, int64_t row)
-{
-    return atto__keys_seen(&j->p, j->folded ? 0 : row);
 }
 
 /* Number of a row among all of [B, H, L]. */
@@ -115,7 +95,7 @@ static int32_t least(int64_t n, int32_t most)
 static block block_of(const job *j, const place *at, int64_t row, int64_t key, int64_t keys)
 {
     const atto__attention *p = &j->p;
-    block b = { .rows = least(j->rows - row, BLOCK_QUERIES),
+    block b = { .rows = least(j->p.queries - row, BLOCK_QUERIES),
                 .keys = least(keys - key, BLOCK_KEYS),
                 .key = key,
                 .sees_all = true,
@@ -124,12 +104,12 @@ static block block_of(const job *j, const place *at, int64_t row, int64_t key, i
                 .index = (uint64_t)(row_number(j, at, row) * p->keys),
                 .index_row = (uint64_t)p->keys };
     for (int32_t q = 0; q < BLOCK_QUERIES; q++) {
-        const int64_t seen = q < b.rows ? seen_by(j, row + q) - key : b.keys;
+        const int64_t seen = q < b.rows ? atto__keys_seen(&j->p, row + q) - key : b.keys;
         b.seen[q] = seen < 0 ? 0 : least(seen, b.keys);
         b.sees_all = b.sees_all && b.seen[q] == b.keys;
     }
-    b.mask_at = row_at(j, &p->mask, at, row);
-    b.mask_row = row_stride(j, &p->mask);
+    b.mask_at = row_at(&p->mask, at, row);
+    b.mask_row = p->mask.row;
     b.mask_key = p->mask_key;
     return b;
 }
@@ -173,7 +153,7 @@ typedef struct forward_room {
 
 static int32_t chunk_blocks(const job *j)
 {
-    return least((j->rows + BLOCK_QUERIES - 1) / BLOCK_QUERIES, CHUNK / BLOCK_QUERIES);
+    return least((j->p.queries + BLOCK_QUERIES - 1) / BLOCK_QUERIES, CHUNK / BLOCK_QUERIES);
 }
 
 static forward_room cut_forward(const job *j, float *room, int64_t *used)
@@ -205,13 +185,13 @@ static void forward_block(const job *j, const forward_room *r, const block *b, i
 static void store_rows(const job *j, const place *at, int64_t row, const float *out,
                        const online *o)
 {
-    const int32_t rows = least(j->rows - row, BLOCK_QUERIES), e = j->p.e;
+    const int32_t rows = least(j->p.queries - row, BLOCK_QUERIES), e = j->p.e;
     for (int32_t q = 0; q < rows; q++) {
         const float sum = o->sum[q], inverse = 1.0f / sum;
         float values[ATTO_ATTENTION_MAX_HEAD];
         for (int32_t i = 0; i < e; i++)
             values[i] = sum == 0.0f ? 0.0f : out[i * BLOCK_QUERIES + q] * inverse;
-        const int64_t to = row_at(j, &j->p.y, at, row + q);
+        const int64_t to = row_at(&j->p.y, at, row + q);
         store_block(values, (span){ (void *)element_of(j->a->y, to), 1, e, j->a->y->dtype });
     }
 }
@@ -220,9 +200,9 @@ static void store_lse(const job *j, const place *at, int64_t row, const online *
 {
     const atto_tensor *t = j->a->lse;
     if (!t) return;
-    const int32_t rows = least(j->rows - row, BLOCK_QUERIES);
+    const int32_t rows = least(j->p.queries - row, BLOCK_QUERIES);
     for (int32_t q = 0; q < rows; q++) {
-        float *lse = (float *)(void *)element_of(t, row_at(j, &j->p.lse, at, row + q));
+        float *lse = (float *)(void *)element_of(t, row_at(&j->p.lse, at, row + q));
         *lse = o->sum[q] == 0.0f ? INFINITY : o->top[q] + attop_log(o->sum[q]);
     }
 }
@@ -233,8 +213,8 @@ static void pack_chunk(const job *j, const forward_room *r, const place *at, int
     const atto__attention *p = &j->p;
     for (int32_t i = 0; i < blocks; i++) {
         const int64_t row = first + i * BLOCK_QUERIES;
-        pack_columns(j->a->q, row_at(j, &p->q, at, row), row_stride(j, &p->q),
-                     least(j->rows - row, BLOCK_QUERIES), p->d, p->scale,
+        pack_columns(j->a->q, row_at(&p->q, at, row), p->q.row,
+                     least(j->p.queries - row, BLOCK_QUERIES), p->d, p->scale,
                      r->queries + (int64_t)i * BLOCK_QUERIES * p->d);
         for (int32_t q = 0; q < BLOCK_QUERIES; q++) {
             state[i].top[q] = -INFINITY;
@@ -248,9 +228,9 @@ static void pack_chunk(const job *j, const forward_room *r, const place *at, int
 static void forward_chunk(const job *j, const forward_room *r, const place *at, int64_t first)
 {
     const atto__attention *p = &j->p;
-    const int64_t last = first + CHUNK < j->rows ? first + CHUNK : j->rows;
+    const int64_t last = first + CHUNK < j->p.queries ? first + CHUNK : j->p.queries;
     const int32_t blocks = (int32_t)((last - first + BLOCK_QUERIES - 1) / BLOCK_QUERIES);
-    const int64_t seen = seen_by(j, last - 1);
+    const int64_t seen = atto__keys_seen(&j->p, last - 1);
     online state[CHUNK / BLOCK_QUERIES];
     pack_chunk(j, r, at, first, blocks, state);
     for (int64_t key = 0; key < seen; key += BLOCK_KEYS) {
@@ -261,7 +241,7 @@ static void forward_chunk(const job *j, const forward_room *r, const place *at, 
         for (int32_t i = 0; i < blocks; i++) {
             const int64_t row = first + i * BLOCK_QUERIES;
             const int64_t end = row + BLOCK_QUERIES < last ? row + BLOCK_QUERIES : last;
-            if (seen_by(j, end - 1) <= key) continue;
+            if (atto__keys_seen(&j->p, end - 1) <= key) continue;
             const block b = block_of(j, at, row, key, p->keys);
             forward_block(j, r, &b, i, &state[i]);
         }
@@ -275,14 +255,14 @@ static void forward_chunk(const job *j, const forward_room *r, const place *at, 
 
 static int64_t chunks_of(const job *j)
 {
-    return (j->rows + CHUNK - 1) / CHUNK;
+    return (j->p.queries + CHUNK - 1) / CHUNK;
 }
 
 static int64_t forward_units(const void *job_, int64_t stage)
 {
     (void)stage;
     const job *j = job_;
-    return j->p.batches * j->heads * chunks_of(j);
+    return j->p.batches * j->p.heads * chunks_of(j);
 }
 
 /* The last chunks first: causal queries see more keys there. */
@@ -290,7 +270,7 @@ static void forward_run(const void *job_, int64_t stage, int64_t unit, int32_t w
 {
     (void)stage;
     const job *j = job_;
-    const int64_t heads = j->p.batches * j->heads;
+    const int64_t heads = j->p.batches * j->p.heads;
     const place at = place_of(j, unit % heads);
     int64_t used = 0;
     const forward_room r = cut_forward(j, j->room + worker * j->room_floats, &used);
@@ -340,7 +320,7 @@ static backward_room cut_backward(const job *j, float *room, int64_t *used)
 
 static int64_t blocks_of(const job *j)
 {
-    return (j->rows + BLOCK_QUERIES - 1) / BLOCK_QUERIES;
+    return (j->p.queries + BLOCK_QUERIES - 1) / BLOCK_QUERIES;
 }
 
 static int64_t key_blocks_of(const job *j)
@@ -356,7 +336,7 @@ static int64_t dq_block_floats(const job *j)
 
 static int64_t parts_of(const job *j)
 {
-    const int64_t heads = j->p.batches * j->heads / j->shared, blocks = key_blocks_of(j);
+    const int64_t heads = j->p.batches * j->p.heads / j->p.shared, blocks = key_blocks_of(j);
     int64_t parts = MOST_PARTS / heads;
     while (parts > 1 && parts * heads * j->dq_floats > PARTS_FLOATS) parts /= 2;
     if (parts > blocks) parts = blocks;
@@ -392,7 +372,7 @@ static void load_row_sums(const job *j, const place *at, int64_t row, int32_t ro
         lse[q] = INFINITY;
         delta[q] = 0.0f;
         if (q >= rows) continue;
-        lse[q] = *(const float *)(const void *)element_of(t, row_at(j, &j->p.lse, at, row + q));
+        lse[q] = *(const float *)(const void *)element_of(t, row_at(&j->p.lse, at, row + q));
         delta[q] = j->delta[row_number(j, at, row + q)];
     }
 }
@@ -402,13 +382,11 @@ static void pack_queries(const job *j, const backward_room *r, const place *at, 
 {
     const atto__attention *p = &j->p;
     const struct atto_attention_args *a = j->a;
-    const int64_t q = row_at(j, &p->q, at, row), dy = row_at(j, &p->dy, at, row);
-    pack_columns(a->q, q, row_stride(j, &p->q), rows, p->d, p->scale, r->queries);
-    pack_columns(a->dy, dy, row_stride(j, &p->dy), rows, p->e, 1.0f, r->dy);
-    if (a->dk)
-        pack_rows(a->q, q, row_stride(j, &p->q), rows, p->d, p->scale, j->d_columns, r->query_rows);
-    if (a->dv)
-        pack_rows(a->dy, dy, row_stride(j, &p->dy), rows, p->e, 1.0f, j->e_columns, r->dy_rows);
+    const int64_t q = row_at(&p->q, at, row), dy = row_at(&p->dy, at, row);
+    pack_columns(a->q, q, p->q.row, rows, p->d, p->scale, r->queries);
+    pack_columns(a->dy, dy, p->dy.row, rows, p->e, 1.0f, r->dy);
+    if (a->dk) pack_rows(a->q, q, p->q.row, rows, p->d, p->scale, j->d_columns, r->query_rows);
+    if (a->dv) pack_rows(a->dy, dy, p->dy.row, rows, p->e, 1.0f, j->e_columns, r->dy_rows);
 }
 
 /* A block of keys and one of queries. dq: the queries' sums. */
@@ -457,7 +435,7 @@ static void store_keys(const job *j, const place *at, int64_t key, int32_t keys,
 static void store_queries(const job *j, const place *at, int64_t row, const float *sums,
                           int64_t parts, int64_t part_floats)
 {
-    const int32_t rows = least(j->rows - row, BLOCK_QUERIES);
+    const int32_t rows = least(j->p.queries - row, BLOCK_QUERIES);
     for (int32_t q = 0; q < rows; q++) {
         float values[ATTO_ATTENTION_MAX_HEAD];
         for (int32_t i = 0; i < j->p.d; i++) {
@@ -466,14 +444,14 @@ static void store_queries(const job *j, const place *at, int64_t row, const floa
             for (int64_t part = 0; part < parts; part++) sum += from[part * part_floats];
             values[i] = sum * j->p.scale;
         }
-        store_row(j->a->dq, row_at(j, &j->p.dq, at, row + q), values, j->p.d, j->a->add_dq);
+        store_row(j->a->dq, row_at(&j->p.dq, at, row + q), values, j->p.d, j->a->add_dq);
     }
 }
 
 /* The place of head number i of those that share keys with head `heads` * shared. */
 static place sharing(const job *j, int64_t heads, int64_t i)
 {
-    return place_of(j, heads * j->shared + i);
+    return place_of(j, heads * j->p.shared + i);
 }
 
 static void backward_keys(const job *j, const backward_room *r, int64_t heads, int64_t key,
@@ -482,7 +460,7 @@ static void backward_keys(const job *j, const backward_room *r, int64_t heads, i
     const atto__attention *p = &j->p;
     const place first = sharing(j, heads, 0);
     const int32_t keys = least(p->keys - key, BLOCK_KEYS);
-    const int64_t from = j->folded ? 0 : atto__first_query(p, key) / BLOCK_QUERIES;
+    const int64_t from = atto__first_query(p, key) / BLOCK_QUERIES;
     pack_keys(j->a->k, keys_at(&p->k, &first, key), p->k.row, keys, p->d, r->keys);
     pack_keys(j->a->v, keys_at(&p->v, &first, key), p->v.row, keys, p->e, r->values);
     if (j->a->dq)
@@ -490,7 +468,7 @@ static void backward_keys(const job *j, const backward_room *r, int64_t heads, i
                   r->key_rows);
     memset(r->dk, 0, (size_t)(BLOCK_KEYS * j->d_columns) * sizeof(float));
     memset(r->dv, 0, (size_t)(BLOCK_KEYS * j->e_columns) * sizeof(float));
-    for (int64_t i = 0; i < j->shared; i++) {
+    for (int64_t i = 0; i < j->p.shared; i++) {
         const place at = sharing(j, heads, i);
         for (int64_t block_number = from; block_number < blocks_of(j); block_number++) {
             const int64_t row = block_number * BLOCK_QUERIES;
@@ -504,7 +482,7 @@ static void backward_keys(const job *j, const backward_room *r, int64_t heads, i
 
 static void finish_queries(const job *j, int64_t heads, const float *sums)
 {
-    for (int64_t i = 0; i < j->shared; i++) {
+    for (int64_t i = 0; i < j->p.shared; i++) {
         const place at = sharing(j, heads, i);
         for (int64_t n = 0; n < blocks_of(j); n++)
             store_queries(j, &at, n * BLOCK_QUERIES,
@@ -516,8 +494,8 @@ static void finish_queries(const job *j, int64_t heads, const float *sums)
 static int64_t backward_units(const void *job_, int64_t stage)
 {
     const job *j = job_;
-    const int64_t heads = j->p.batches * j->heads / j->shared;
-    return stage == 0 ? heads * j->parts : heads * j->shared * blocks_of(j);
+    const int64_t heads = j->p.batches * j->p.heads / j->p.shared;
+    return stage == 0 ? heads * j->parts : heads * j->p.shared * blocks_of(j);
 }
 
 static void backward_part(const job *j, int64_t unit, int32_t worker)
@@ -541,8 +519,8 @@ static void backward_run(const void *job_, int64_t stage, int64_t unit, int32_t 
     }
     const int64_t n = unit % blocks_of(j), head = unit / blocks_of(j);
     const place at = place_of(j, head);
-    const int64_t first = head / j->shared * j->parts * j->dq_floats;
-    const int64_t in_part = (head % j->shared * blocks_of(j) + n) * dq_block_floats(j);
+    const int64_t first = head / j->p.shared * j->parts * j->dq_floats;
+    const int64_t in_part = (head % j->p.shared * blocks_of(j) + n) * dq_block_floats(j);
     store_queries(j, &at, n * BLOCK_QUERIES, j->dq + first + in_part, j->parts, j->dq_floats);
 }
 
@@ -551,7 +529,7 @@ static atto_status take_backward(atto_device *dev, job *j)
     const atto__attention *p = &j->p;
     const int64_t workers = atto__cpu_most_threads(dev);
     cut_backward(j, NULL, &j->room_floats);
-    j->dq_floats = j->a->dq ? j->shared * blocks_of(j) * dq_block_floats(j) : 1;
+    j->dq_floats = j->a->dq ? j->p.shared * blocks_of(j) * dq_block_floats(j) : 1;
     j->parts = parts_of(j);
     const int64_t units = backward_units(j, 0);
     j->by_unit = j->parts > 1 || units <= workers;

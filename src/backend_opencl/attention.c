@@ -2,7 +2,7 @@
 /* Attention on OpenCL: see src/cl/attention.cl.
  *
  *   forward    one kernel; or, where queries and heads are few, one for parts of the keys, and one that
- *              joins these. One query of each head that shares keys is taken as a row of queries
+ *              joins these
  *   backward   delta, then dk and dv in one kernel and dq in another
  */
 #include "attention.h"
@@ -129,26 +129,6 @@ static atto_status launch(const call *c, const atto__attention_knobs *knobs, con
 
 /* ---- forward ---- */
 
-/* Heads' strides as those of rows of the heads that share keys. */
-static void fold_heads(atto__heads *t, int64_t shared)
-{
-    t->row = t->head;
-    t->head *= shared;
-}
-
-/* One query of each head that shares keys becomes a row, if these rows see the same keys. */
-static void fold(call *c)
-{
-    atto__attention *p = &c->p;
-    if (p->queries != 1 || p->shared == 1 || atto__keys_seen(p, 0) != p->keys) return;
-    atto__heads *const of_queries[] = { &p->q, &p->y, &p->mask, &p->lse };
-    for (int32_t i = 0; i < 4; i++) fold_heads(of_queries[i], p->shared);
-    p->is_causal = false;
-    p->queries = p->shared;
-    p->heads /= p->shared;
-    p->shared = 1;
-}
-
 /* Work-groups that a multiprocessor is to have at least, and tiles of keys of a part. */
 #define LEAST_GROUPS 4
 #define LEAST_TILES  2
@@ -226,7 +206,6 @@ atto_status atto__opencl_attention_forward(atto_device *dev, const struct atto_a
     call c;
     atto__attention_tile tile;
     ATTO_TRY(begin(dev, a, false, &c));
-    fold(&c);
     ATTO_TRY(choose_tile(dev, c.p.queries, 1, c.p.e, &tile));
     const int64_t groups = c.p.batches * c.p.heads * atto__group_count(c.p.queries, tile.m);
     const int64_t keys = part_keys(&c, &tile, groups);
