@@ -79,7 +79,7 @@ static bool is_summed(const atto_tensor *c, int32_t dim)
 static void collect_dimensions(atto__product *p)
 {
     const atto_tensor *c = p->c.t;
-    bool is_empty = false;
+    bool is_empty = p->k == 0;
     for (int32_t pass = 0; pass < 2; pass++)
         for (int32_t d = 0; d < c->rank - 2; d++) {
             const bool summed = is_summed(c, d);

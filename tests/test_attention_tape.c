@@ -353,6 +353,18 @@ static void attention_on_a_tape_refuses_what_does_not_fit(void **state)
     assert_int_equal(atto_scaled_dot_product_attention(NULL, none, none, none, NULL).generation, 0);
 }
 
+/* Dropout counts its numbers, 2^80 of them here, before memory is found missing; UndefinedBehaviorSanitizer
+ * sees the product. */
+static void attention_refuses_more_than_memory_holds(void **state)
+{
+    (void)state;
+    const atto_shape huge = atto_shape4(1, 1, (int64_t)1 << 40, 1);
+    const atto_var x = atto_expand(tape, zeros(ATTO_F32, atto_shape4(1, 1, 1, 1)), huge);
+    (void)atto_scaled_dot_product_attention(tape, x, x, x,
+                                            &(atto_attention_options){ .dropout = 0.5f });
+    EXPECT_FAIL(atto_tape_end(tape), ATTO_E_MEMORY, "bytes");
+}
+
 /* Rows [first, first + count) of a [1, heads, rows, width] as a value. */
 static atto_var part(const atto_tensor *t, int64_t first, int64_t count)
 {
@@ -413,6 +425,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_TAPE(attention_refuses_a_mask_that_wants_a_gradient),
     ON_A_TAPE(attention_is_evaluated_without_recording),
     ON_A_TAPE(attention_on_a_tape_refuses_what_does_not_fit),
+    ON_A_TAPE(attention_refuses_more_than_memory_holds),
     ON_A_TAPE(attention_with_a_cache_continues_a_sequence),
 };
 TEST_MAIN("attention_tape", tests)

@@ -150,6 +150,8 @@ static void kv_cache_refuses_what_does_not_fit(void **state)
            "v is [2,3,2,4], expected [2,3,1,4]");
     refuse(cache, atto_input(tape, ATTO_I32, atto_shape1(1), words), new_part(5, 1, VALUE_DIMS),
            ATTO_E_DTYPE, "k is i32");
+    refuse(cache, atto_input(tape, ATTO_F32, atto_shape1(1), words), new_part(5, 1, VALUE_DIMS),
+           ATTO_E_SHAPE, "k is [1], expected [2,3,1,5]");
     refuse(NULL, new_part(5, 1, DIMS), new_part(5, 1, VALUE_DIMS), ATTO_E_NULL, "cache");
     atto_kv_cache_free(cache);
 }

@@ -396,6 +396,34 @@ static void matmul_of_empty_tensors_gives_zeros(void **state)
             }
 }
 
+/* A gradient that is summed over a batch of products of nothing costs one product of nothing, not one for
+ * each of the batch. */
+static void matmul_of_many_empty_matrices_costs_one(void **state)
+{
+    (void)state;
+    atto_tensor a, b, dy, db;
+    atto_device_stats before, after;
+    float got[12];
+    MUST(atto_tensor_alloc(test_dev, ATTO_F32, atto_shape3(500, 0, 3), &a));
+    MUST(atto_tensor_alloc(test_dev, ATTO_F32, atto_shape2(3, 4), &b));
+    MUST(atto_tensor_alloc(test_dev, ATTO_F32, atto_shape3(500, 0, 4), &dy));
+    MUST(atto_tensor_alloc(test_dev, ATTO_F32, atto_shape2(3, 4), &db));
+    for (int add = 0; add < 2; add++) {
+        const struct atto_matmul_args args = {
+            .a = &a, .b = &b, .dy = &dy, .db = &db, .add_db = add
+        };
+        MUST(atto_tensor_fill(&db, 7.0));
+        MUST(atto_device_stats_get(test_dev, &before));
+        MUST(atto_matmul_backward(test_dev, &args));
+        MUST(atto_device_stats_get(test_dev, &after));
+        MUST(atto_tensor_read(&db, got));
+        for (int i = 0; i < COUNT_OF(got); i++) assert_true(got[i] == (add ? 7.0f : 0.0f));
+        assert_true(after.launches - before.launches <= 2);
+    }
+    atto_tensor_free(&b);
+    atto_tensor_free(&db);
+}
+
 /* ---- layouts ---- */
 
 static int64_t hidden_copies(void)
@@ -1012,6 +1040,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(matmul_broadcasts_batches_both_ways),
     cmocka_unit_test(matmul_rounds_a_sum_over_the_batch_once),
     cmocka_unit_test(matmul_of_empty_tensors_gives_zeros),
+    cmocka_unit_test(matmul_of_many_empty_matrices_costs_one),
     cmocka_unit_test(matmul_takes_transposed_and_permuted_views_as_they_are),
     cmocka_unit_test(matmul_packs_what_has_no_unit_stride),
     cmocka_unit_test(matmul_takes_expanded_inputs),

@@ -353,6 +353,53 @@ static void queries_that_see_nothing_give_the_bias(void **state)
     }
 }
 
+static void expect_bias_without_keys(atto_module *m, const float *bias, int mask, bool with_weights)
+{
+    test_tensor tq, tk;
+    float y[N * T * EMBED];
+    atto_var of_weights;
+    atto_tensor weights, gradient;
+    const atto_var q = input(atto_shape3(N, T, EMBED), 3, &tq);
+    const atto_var k = input(atto_shape3(N, 0, EMBED), 4, &tk);
+    const atto_var padding = atto_input(tape, ATTO_I32, atto_shape2(N, 0), NULL);
+    const atto_var pairs = atto_input(tape, ATTO_F32, atto_shape2(T, 0), NULL);
+    const atto_multihead_attention_options options = {
+        .key_padding_mask = mask == 1 ? &padding : NULL,
+        .attn_mask = mask == 2 ? &pairs : NULL,
+        .causal = mask == 3 ? ATTO_CAUSAL_BOTTOM_RIGHT : ATTO_CAUSAL_NONE,
+        .weights = with_weights ? &of_weights : NULL
+    };
+    const atto_var out = atto_multihead_attention(tape, m, q, k, k, &options);
+    read_var(out, y);
+    for (int i = 0; i < N * T * EMBED; i++) assert_true(y[i] == bias[i % EMBED]);
+    if (with_weights) {
+        MUST(atto_var_tensor(tape, of_weights, &weights));
+        assert_true(weights.rank == 3 && weights.shape[1] == T && weights.shape[2] == 0);
+    }
+    MUST(atto_backward(tape, atto_reduce(tape, ATTO_REDUCE_SUM, out, NULL)));
+    MUST(atto_var_grad(tape, q, &gradient));
+    expect_finite(&gradient);
+    MUST(atto_tape_end(tape));
+    test_tensor_drop(&tq);
+    test_tensor_drop(&tk);
+}
+
+/* Beside no keys at all every mask is empty, and there is nothing to take the largest of. */
+static void no_keys_give_the_bias(void **state)
+{
+    (void)state;
+    atto_module *m = make_plain(true);
+    float bias[EMBED];
+    parameter_list params = { .count = 0 };
+    MUST(atto_module_params(m, list_param, &params));
+    for (int i = 0; i < EMBED; i++) bias[i] = 0.25f * (float)i - 1.0f;
+    MUST(atto_param_write(params.list[3], bias));
+    for (int mask = 0; mask < 4; mask++)
+        for (int with_weights = 0; with_weights < 2; with_weights++)
+            expect_bias_without_keys(m, bias, mask, with_weights);
+    atto_module_free(m);
+}
+
 /* atto_apply is the attention of x with itself; weights of queries are means over heads, or each. */
 static void apply_is_self_attention(void **state)
 {
@@ -591,6 +638,8 @@ static void bad_modules_are_refused(void **state)
                 "num_heads|-1");
     EXPECT_FAIL(atto_multihead_attention_create(test_dev, 514, 2, NULL, &m), ATTO_E_SHAPE,
                 "257|256");
+    EXPECT_FAIL(atto_multihead_attention_create(test_dev, INT64_MAX / 2, INT64_MAX / 2, NULL, &m),
+                ATTO_E_SHAPE, "embed_dim is 4611686018427387903");
     EXPECT_FAIL(atto_multihead_attention_create(test_dev, 8, 2, &o, &m), ATTO_E_ARGUMENT,
                 "dropout|2");
     o = (atto_multihead_attention_module_options){ .kdim = -3 };
@@ -696,6 +745,6 @@ static const struct CMUnitTest tests[] = {
     ON_A_TAPE(dropout_is_the_same_with_weights),  ON_A_TAPE(autocast_computes_in_16_bits),
     ON_A_TAPE(huge_numbers_of_masks_survive_f16), ON_A_TAPE(weights_pass_gradients_on),
     ON_A_TAPE(bad_modules_are_refused),           ON_A_TAPE(bad_calls_are_refused),
-    ON_A_TAPE(parameters_start_as_pytorchs),
+    ON_A_TAPE(parameters_start_as_pytorchs),      ON_A_TAPE(no_keys_give_the_bias),
 };
 TEST_MAIN("multihead_attention", tests)

@@ -556,6 +556,8 @@ static void shapes_refuse_what_does_not_fit(void **state)
     const int64_t some[] = { 1, 1 }, negative[] = { -1, 0 }, huge[] = { INT64_MAX, 0 };
     const int64_t short_sizes[] = { 1, 1 }, below[] = { 4, -1 };
     const int wrong[3] = { 0 };
+    const float one = 1.0f;
+    const atto_shape eight = { 8, { 1, 1, 1, 1, 1, 1, 1, 1 } };
     atto_var out[2];
     REFUSES(atto_permute(tape, x23(), twice), ATTO_E_ARGUMENT, "permute");
     REFUSES(atto_permute(tape, x23(), NULL), ATTO_E_NULL, "permute");
@@ -564,6 +566,10 @@ static void shapes_refuse_what_does_not_fit(void **state)
     REFUSES(atto_slice(tape, x23(), 1, 0, 3, 0), ATTO_E_ARGUMENT, "slice");
     REFUSES(atto_squeeze(tape, x23(), 0), ATTO_E_SHAPE, "squeeze: dimension 0 has size 2");
     REFUSES(atto_unsqueeze(tape, x23(), 3), ATTO_E_ARGUMENT, "unsqueeze: dim is 3|-3 to 2");
+    REFUSES(atto_unsqueeze(tape, atto_input(tape, ATTO_F32, eight, &one), 0), ATTO_E_SHAPE,
+            "unsqueeze: the result would have 9 dimensions, expected at most 8");
+    REFUSES(atto_squeeze(tape, atto_input(tape, ATTO_F32, atto_shape0(), &one), 0), ATTO_E_ARGUMENT,
+            "squeeze: dim is 0 of a value that has no dimensions");
     REFUSES(atto_expand(tape, x23(), atto_shape2(4, 3)), ATTO_E_SHAPE, "expand");
     REFUSES(atto_split(tape, x23(), 1, short_sizes, 2, out), ATTO_E_SHAPE, "split|add up to the 3");
     REFUSES(atto_split(tape, x23(), 1, below, 2, out), ATTO_E_ARGUMENT, "split: size 1 is -1");

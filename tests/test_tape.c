@@ -439,8 +439,8 @@ static void tape_refuses_to_run_backwards_twice(void **state)
     const atto_var y = atto_act(tape, h, atto_silu(), NULL);
     const atto_var z = atto_act(tape, h, atto_tanh(), NULL); /* another way from h */
     MUST(atto_backward(tape, y));
-    EXPECT_FAIL(atto_backward(tape, z), ATTO_E_STATE, "backwards already");
-    EXPECT_FAIL(atto_tape_end(tape), ATTO_E_STATE, "backwards already");
+    EXPECT_FAIL(atto_backward(tape, z), ATTO_E_STATE, "linear_backward was run already");
+    EXPECT_FAIL(atto_tape_end(tape), ATTO_E_STATE, "linear_backward was run already");
     atto_param_free(w);
 }
 

@@ -54,3 +54,15 @@ set(right "(99\\.[0-9][0-9]|100\\.00) % of the positions are right")
 expect(0 "epoch 4/4 .*sort: of 1000 sequences that were held out, ${right}.*->" ${BLOCK} --device cpu)
 expect(0 "reverse: of 1000 sequences that were held out, ${right}" ${BLOCK} --device cpu --task reverse
   --norm-first --gelu --sinusoidal --no-bias --dropout 0.05)
+
+# learned(VARIABLE ARGUMENT...): what a short training says at its end.
+function(learned variable)
+  execute_process(COMMAND ${BLOCK} --device cpu --epochs 1 --sequences 64 ${ARGN} OUTPUT_VARIABLE text)
+  string(REGEX MATCH "sort: .*" text "${text}")
+  set(${variable} "${text}" PARENT_SCOPE)
+endfunction()
+learned(without --dropout 0)
+learned(next_to_none --dropout 1e-50) # 0 as f32, which in the block's options would mean 0.1
+if(NOT without OR NOT without STREQUAL next_to_none)
+  message(SEND_ERROR "--dropout 1e-50 trains\n${next_to_none}\nexpected as --dropout 0\n${without}")
+endif()

@@ -81,7 +81,7 @@ static atto_status complete(settings *s)
     net->symbols = s->task.symbols;
     net->length = s->task.length;
     net->block.dim_feedforward = s->feed;
-    net->block.dropout = s->dropout > 0 ? (float)s->dropout : ATTO_ZERO;
+    net->block.dropout = (float)s->dropout > 0.0f ? (float)s->dropout : ATTO_ZERO;
     net->block.act = s->gelu ? atto_gelu() : atto_relu();
     if (net->width % net->heads != 0)
         return failure(ATTO_E_ARGUMENT, "--heads is %lld, which does not divide --width %lld",

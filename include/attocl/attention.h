@@ -91,6 +91,10 @@ ATTO_API atto_status atto_attention_forward(atto_device *dev, const struct atto_
  *
  * Heads of queries that share keys add up in dk and dv.
  *
+ * Numerics  probabilities are e^(z - lse), and off by |lse| 2^-24 of themselves, as lse is one f32. A
+ *           query all of whose scores are near -1e9, of a mask that should have hidden its keys by
+ *           -inf or 0, has gradients that are as many times too large as it has keys
+ *
  * @param p  uses what forward used (y and lse as it left them), and dy, dq, dk, dv
  */
 ATTO_API atto_status atto_attention_backward(atto_device *dev, const struct atto_attention_args *p);

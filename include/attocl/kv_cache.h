@@ -35,7 +35,8 @@ ATTO_API void atto_kv_cache_free(atto_kv_cache *cache);
 /** Positions that are filled. */
 ATTO_API int64_t atto_kv_cache_length(const atto_kv_cache *cache);
 
-/** Forgets positions from length on, 0 = all of them: another text, or a step back from a guess.
+/** Forgets positions from length on, 0 = all of them: another text, or a step back from a guess. Views
+ * given before will show what is appended next: not between a forward and its backward.
  * ATTO_E_NULL, ATTO_E_ARGUMENT (length is not 0 to the present one). */
 ATTO_API atto_status atto_kv_cache_truncate(atto_kv_cache *cache, int64_t length);
 

@@ -56,13 +56,18 @@ static atto_status check_inputs(const char *what, const struct atto_attention_ar
     return atto__tensors_check(what, list, COUNT_OF(list));
 }
 
+/* What a matrix of scores would be. */
+static atto_tensor scores_of(const atto_tensor *q, const atto_tensor *k)
+{
+    const atto_shape shape = atto_shape4(q->shape[0], q->shape[1], q->shape[2], k->shape[2]);
+    return atto_tensor_of(NULL, ATTO_F32, shape, 0);
+}
+
 static atto_status check_mask(const char *what, const struct atto_attention_args *a)
 {
     char text[ATTO_SHAPE_TEXT], wanted[ATTO_SHAPE_TEXT];
     if (!a->mask) return ATTO_OK;
-    const atto_tensor full = atto_tensor_of(
-        NULL, ATTO_F32, atto_shape4(a->q->shape[0], a->q->shape[1], a->q->shape[2], a->k->shape[2]),
-        0);
+    const atto_tensor full = scores_of(a->q, a->k);
     atto_tensor view = *a->mask;
     ATTO_REQUIRE(view.rank >= 1 && view.rank <= 4 && atto__view_expand(&view, &full, 0),
                  ATTO_E_SHAPE, "%s: mask is %s, which does not broadcast to %s", what,
@@ -158,8 +163,8 @@ atto_var atto_scaled_dot_product_attention(atto_tape *tape, atto_var q, atto_var
     like_k.dtype = like_v.dtype = tq->dtype;
     struct atto_attention_args args = { .q = tq, .k = &like_k, .v = &like_v };
     if (atto__tape_fail(tape, check_inputs(what, &args)) != ATTO_OK) return atto__no_var();
-    if (!take_options(tape, options, &args, atto_tensor_numel(tq) / tq->shape[3] * tk->shape[2]))
-        return atto__no_var();
+    const atto_tensor scores = scores_of(tq, tk);
+    if (!take_options(tape, options, &args, atto_tensor_numel(&scores))) return atto__no_var();
     const bool masked = options && options->mask;
     const atto__binding inputs[] = {
         { .field = FIELD(q), .v = q },

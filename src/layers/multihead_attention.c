@@ -236,6 +236,7 @@ static atto_var explicit_attention(const call *c, atto_var q, atto_var k, atto_v
     atto_tape *tape = c->tape;
     const float scale = (float)(1.0 / sqrt((double)(c->data->embed / c->data->heads)));
     const masks m = merge_masks(c, true);
+    const bool has_mask = m.is_there && c->keys + c->added > 0; /* no keys have no largest number */
     atto_var z = atto_matmul(tape, atto_binary_number(tape, ATTO_BINARY_MUL, q, scale),
                              atto_transpose(tape, k, 2, 3));
     const atto_tensor *t = atto__tape_tensor(tape, what, z);
@@ -243,14 +244,14 @@ static atto_var explicit_attention(const call *c, atto_var q, atto_var k, atto_v
     const atto_dtype dtype = t->dtype;
     atto_var blind = atto__no_var();
     if (dtype != ATTO_F32) z = atto_cast(tape, z, ATTO_F32); /* which masks are in */
-    if (m.is_there) {
+    if (has_mask) {
         const atto_reduce_options over_keys = { .dims = { 3 }, .dim_count = 1, .keep = true };
         const atto_var top = atto_reduce(tape, ATTO_REDUCE_MAX, m.v, &over_keys);
         blind = atto_compare_number(tape, ATTO_COMPARE_EQ, top, -INFINITY);
         z = atto_add(tape, z, atto_masked_fill(tape, m.v, blind, 0.0f));
     }
     atto_var p = atto_softmax(tape, z, -1);
-    if (m.is_there) p = atto_masked_fill(tape, p, blind, 0.0f);
+    if (has_mask) p = atto_masked_fill(tape, p, blind, 0.0f);
     if (dtype != ATTO_F32) p = atto_cast(tape, p, dtype);
     if (c->dropout > 0.0f) p = atto_dropout(tape, p, c->dropout);
     const atto_reduce_options over_heads = { .dims = { 1 }, .dim_count = 1 };
@@ -411,6 +412,9 @@ static atto_status check_module(const multihead *data,
     for (size_t i = 0; i < COUNT_OF(sizes); i++)
         ATTO_REQUIRE(sizes[i].size > 0, ATTO_E_SHAPE, "%s: %s is %" PRId64 ", expected 1 or more",
                      create, sizes[i].name, sizes[i].size);
+    ATTO_REQUIRE(data->embed <= INT64_MAX / 3, ATTO_E_SHAPE,
+                 "%s: embed_dim is %" PRId64 ", expected at most %" PRId64, create, data->embed,
+                 INT64_MAX / 3);
     ATTO_REQUIRE(data->embed % data->heads == 0, ATTO_E_SHAPE,
                  "%s: embed_dim is %" PRId64 ", no multiple of num_heads, %" PRId64, create,
                  data->embed, data->heads);

@@ -28,14 +28,18 @@ static atto_status alloc_like(atto_device *dev, const atto_tensor *t, atto_tenso
     return atto__alloc_like(dev, t, t->dtype, out);
 }
 
+static const char *name_of(const atto_node *node)
+{
+    return node->op == ATTO_OP_COUNT ? node->cls->name : atto__op(node->op)->name[ATTO_BACKWARD];
+}
+
 /* The gradient of a value that wants one; *add as in atto__param_grad_slot. */
 static atto_status grad_slot(atto_tape *tape, int32_t slot, const atto_tensor **out, bool *add)
 {
     atto__value *value = &atto__values(tape)[slot];
     if (value->param) return atto__param_grad_slot(value->param, out, add);
     ATTO_REQUIRE(value->node < 0 || !atto__nodes(tape)[value->node].is_done, ATTO_E_STATE,
-                 "backward: %s was run backwards already",
-                 atto__nodes(tape)[value->node].cls->name);
+                 "backward: %s was run already", name_of(&atto__nodes(tape)[value->node]));
     *add = value->grad.dtype != 0;
     if (!*add) ATTO_TRY(alloc_like(tape->dev, &value->tensor, &value->grad));
     *out = &value->grad;
@@ -196,11 +200,6 @@ static atto_status table_backward(atto_tape *tape, atto_node *node)
 const atto_op_class atto__table_op_class = { "an op", table_backward };
 
 /* ---- one node ---- */
-
-static const char *name_of(const atto_node *node)
-{
-    return node->op == ATTO_OP_COUNT ? node->cls->name : atto__op(node->op)->name[ATTO_BACKWARD];
-}
 
 static atto_status check_versions(const atto_tape *tape, const atto_node *node)
 {

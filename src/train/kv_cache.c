@@ -113,7 +113,7 @@ static atto_status check_append(const atto_kv_cache *c, const atto_tape *tape, c
     ATTO_REQUIRE(c, ATTO_E_NULL, "kv_cache_append: cache is NULL");
     ATTO_REQUIRE(c->dev == tape->dev, ATTO_E_DEVICE,
                  "kv_cache_append: the cache lives on another device than the tape");
-    const int64_t count = k->rank == 4 ? k->shape[POSITIONS] : 0;
+    const int64_t count = k->rank == 4 ? k->shape[POSITIONS] : 1; /* any number would fit */
     ATTO_TRY(check_part("k", k, &c->k, count));
     ATTO_TRY(check_part("v", v, &c->v, count));
     ATTO_REQUIRE(count <= c->k.shape[POSITIONS] - c->length, ATTO_E_STATE,

@@ -83,14 +83,23 @@ atto_var atto_reshape(atto_tape *tape, atto_var x, atto_shape shape)
     return record_view(tape, &reshape_class, NULL, 0, x, &view);
 }
 
+static atto_status check_dim(const char *call, int32_t dim, int32_t rank)
+{
+    ATTO_REQUIRE(rank <= ATTO_MAX_RANK, ATTO_E_SHAPE,
+                 "%s: the result would have %d dimensions, expected at most %d", call, (int)rank,
+                 ATTO_MAX_RANK);
+    ATTO_REQUIRE(rank > 0, ATTO_E_ARGUMENT, "%s: dim is %d of a value that has no dimensions", call,
+                 (int)dim);
+    ATTO_REQUIRE(dim >= -rank && dim < rank, ATTO_E_ARGUMENT, "%s: dim is %d, expected %d to %d",
+                 call, (int)dim, (int)-rank, (int)rank - 1);
+    return ATTO_OK;
+}
+
 /* Dimension dim of a result of that rank; -1 with the tape's error. */
 static int32_t new_dim(atto_tape *tape, const char *call, int32_t dim, int32_t rank)
 {
-    const int32_t at = dim < 0 ? dim + rank : dim;
-    if (at >= 0 && at < rank && rank <= ATTO_MAX_RANK) return at;
-    atto__tape_fail(tape, atto__fail(ATTO_E_ARGUMENT, "%s: dim is %d, expected %d to %d", call,
-                                     (int)dim, (int)-rank, (int)rank - 1));
-    return -1;
+    if (atto__tape_fail(tape, check_dim(call, dim, rank)) != ATTO_OK) return -1;
+    return dim < 0 ? dim + rank : dim;
 }
 
 atto_var atto_unsqueeze(atto_tape *tape, atto_var x, int32_t dim)
@@ -334,7 +343,7 @@ static atto_status join(atto_tape *tape, const atto_tensor *const *parts, int32_
 /* At most ATTO_NODE_INPUTS values. */
 static atto_var concat_few(atto_tape *tape, const atto_var *parts, int32_t count, int32_t dim)
 {
-    const atto_tensor *tensors[ATTO_NODE_INPUTS];
+    const atto_tensor *tensors[ATTO_NODE_INPUTS] = { NULL };
     atto_tensor out = { 0 };
     for (int32_t i = 0; i < count; i++) {
         tensors[i] = atto__tape_tensor(tape, "concat", parts[i]);
