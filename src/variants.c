@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "cl/atto_attention_sizes.h"
+#include "cl/atto_gather_sizes.h"
 
 /* ---- options ---- */
 
@@ -634,6 +635,7 @@ void atto__gather_variant(const atto__gather_knobs *k, atto__variant *out)
         put_value(&t, "DTYPE", atto_dtype_name(k->dtype));
     put_value(&t, "INDEX_IN", atto_dtype_name(k->index));
     put_knob(&t, "INDEX", k->wide ? 64 : 32);
+    if (k->group) put_knob(&t, "GROUP", k->group);
 }
 
 /* ---- attention ---- */
@@ -1313,9 +1315,11 @@ static bool make_index_select_sum(const int32_t *v, atto__variant *out)
 static bool make_gather(const int32_t *v, atto__variant *out)
 {
     static const char *const kernels[] = { "atto_gather_forward", "atto_gather_backward",
-                                           "atto_gather_backward_line" };
+                                           "atto_gather_backward_line",
+                                           "atto_gather_backward_tile" };
     const atto__gather_knobs knobs = { .kernel = kernels[v[0]],
                                        .dtype = float_dtypes[v[1]],
+                                       .group = v[0] == 3 ? ATTO_GATHER_GROUP : 0,
                                        .index = v[2] == 0 ? ATTO_I32 : ATTO_I64,
                                        .wide = v[3] == 1 };
     if (out) atto__gather_variant(&knobs, out);
@@ -1473,7 +1477,7 @@ static const plan plans[] = {
     { "index_select", 3, { 3, 2, 2 }, make_index_select_forward },
     { "index_select", 1, { 5 }, make_index_select_order },
     { "index_select", 4, { 3, 2, 2, 2 }, make_index_select_sum },
-    { "gather", 4, { 3, 3, 2, 2 }, make_gather },
+    { "gather", 4, { 4, 3, 2, 2 }, make_gather },
     { "attention",
       8,
       { 3, 3, 3, 3, ATTO_DROPOUT_COUNT, 2, ATTO_ATTENTION_TILES, 2 },

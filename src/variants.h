@@ -309,6 +309,7 @@ void atto__index_select_variant(const atto__index_select_knobs *knobs, atto__var
 typedef struct atto__gather_knobs {
     const char *kernel; /* "atto_gather_forward" */
     atto_dtype dtype, index;
+    int32_t group; /* backward: work-items of a work-group; 0: as the device has them */
     bool wide;
 } atto__gather_knobs;
 

@@ -160,6 +160,10 @@ static const struct shape_row {
     /* Long lines, next to two others, and to more elements than a work-group counts apart. */
     { 3, { 4, 5, 3 }, { 4, 150, 3 }, 1 },
     { 2, { 3, 5000 }, { 3, 700 }, 1 },
+    /* And with neighbours, whose sums are one or two work-groups' local memory; and a row too many. */
+    { 2, { 5, 33 }, { 64, 33 }, 0 },
+    { 3, { 2, 300, 41 }, { 2, 90, 41 }, 1 },
+    { 2, { 513, 17 }, { 70, 17 }, 0 },
 };
 
 static gather_case case_of(int i)
@@ -218,16 +222,19 @@ static void gather_takes_any_layout(void **state)
 static void gather_adds_in_order(void **state)
 {
     (void)state;
-    for (int down = 0; down < 2; down++) {
+    for (int k = 0; k < 4; k++) {
+        const bool down = k % 2 == 1;
+        const int64_t wide = k < 2 ? 2 : 40;
         gather_scene s;
-        double got[3 * 2];
-        begin(&s,
-              &(gather_case){ .x = atto_shape2(3, 2), .index = atto_shape2(601, 2), .one = true });
+        double got[3 * 40];
+        begin(&s, &(gather_case){
+                      .x = atto_shape2(3, wide), .index = atto_shape2(601, wide), .one = true });
         for (int64_t i = 0; i < s.out; i++) s.dy[i] = 1.0;
-        for (int64_t i = 0; i < 2; i++) s.dy[down ? i : s.out - 2 + i] = 0x1p24;
+        for (int64_t i = 0; i < wide; i++) s.dy[down ? i : s.out - wide + i] = 0x1p24;
         run_scene(&s);
         test_tensor_get(&s.tdx, got);
-        for (int i = 2; i < 4; i++) assert_true(got[i] == 0x1p24 + (down ? 0.0 : 600.0));
+        for (int64_t i = wide; i < 2 * wide; i++)
+            assert_true(got[i] == 0x1p24 + (down ? 0.0 : 600.0));
         end(&s);
     }
 }
@@ -304,6 +311,13 @@ static void gather_finds_bad_indices(void **state)
                                .add = k == 1,
                                .seed = 700 },
                 bad_indices[i]);
+    for (int i = 0; i < COUNT_OF(bad_indices); i++)
+        expect_data_error(test_dev,
+                          (gather_case){ .x = atto_shape3(4, 5, 20),
+                                         .index = atto_shape3(4, 65, 20),
+                                         .dim = 1,
+                                         .seed = 700 },
+                          bad_indices[i]);
 }
 
 /* Along a dimension without elements every index is wrong. */

@@ -4,7 +4,8 @@
  *   forward    y[o][j][i] = x[o][index[o][j][i]][i]
  *   backward   sums[o][index[o][j][i]][i] += dy[o][j][i], j ascending: a work-item has a line (o, i),
  *              so that those side by side read neighbours; or, where lines are long and next to no
- *              neighbours (inner is small), a work-group has one
+ *              neighbours (inner is small), a work-group has one; or a work-item has some rows of a line's
+ *              sums in local memory and looks for these in the whole line
  *
  * Row r of outer index o begins at element o * outer_step + r * row_step of x and of sums.
  *
@@ -15,6 +16,7 @@
 #ifndef ATTO_UNIT
 #define ATTO_UNIT 4
 #endif
+#include "atto_gather_sizes.h"
 #include "atto_index.h"
 
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_gather_forward)
@@ -154,5 +156,57 @@ ATTO_KERNEL void atto_gather_backward_line(__global const index_t *index, const 
             again = waits[round % 2];
         }
     }
+}
+#endif
+
+#if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_gather_backward_tile)
+
+/* Elements of a line that are on their way at a time. */
+#define UNDER_WAY 8
+
+/* Work-group g has block g % row_blocks of rows, of ATTO_GATHER_COLUMNS neighbouring lines, so that those
+ * that read the same lines run together. No work-item reads what another one wrote. */
+ATTO_KERNEL void atto_gather_backward_tile(
+    __global const index_t *index, const ulong index_at, __global const ATTO_T *dy,
+    const ulong dy_at, __global float *sums, const ulong sums_at, volatile __global uint *errors,
+    const ulong errors_at, const ulong rows, const ulong outer_step, const ulong row_step,
+    const ulong count, const ulong inner, const uint row_blocks, const uint column_blocks)
+{
+    __local float tile[ATTO_GATHER_TILE];
+    const uint item = get_local_id(0), column = item % ATTO_GATHER_COLUMNS;
+    const size_t block = get_group_id(0) / row_blocks, outer = block / column_blocks;
+    const size_t i = block % column_blocks * ATTO_GATHER_COLUMNS + column;
+    const size_t part =
+        get_group_id(0) % row_blocks * (ATTO_WG / ATTO_GATHER_COLUMNS) + item / ATTO_GATHER_COLUMNS;
+    const long first = part * ATTO_GATHER_ROWS;
+    __local float *own =
+        tile + item / ATTO_GATHER_COLUMNS * ATTO_GATHER_ROWS * ATTO_GATHER_COLUMNS + column;
+    if (i >= inner) return;
+    index += index_at + outer * count * inner + i;
+    dy += dy_at + outer * count * inner + i;
+    sums += sums_at + outer * outer_step + i;
+    for (uint r = 0; r < ATTO_GATHER_ROWS && first + r < rows; r++)
+        own[r * ATTO_GATHER_COLUMNS] = sums[(first + r) * row_step];
+    uint is_wrong = 0;
+    for (size_t j = 0; j < count; j += UNDER_WAY) {
+        uint row[UNDER_WAY];
+        float d[UNDER_WAY];
+#pragma unroll
+        for (uint e = 0; e < UNDER_WAY; e++) {
+            const long named = j + e < count ? index[(j + e) * inner] : first + ATTO_GATHER_ROWS;
+            is_wrong |= j + e < count && !is_row(named, rows);
+            const ulong at = (ulong)(named - first);
+            row[e] = at < ATTO_GATHER_ROWS && named < (long)rows ? (uint)at : ATTO_GATHER_ROWS;
+        }
+#pragma unroll
+        for (uint e = 0; e < UNDER_WAY; e++)
+            d[e] = row[e] < ATTO_GATHER_ROWS ? atto_load(dy, (j + e) * inner) : 0.0f;
+#pragma unroll
+        for (uint e = 0; e < UNDER_WAY; e++)
+            if (row[e] < ATTO_GATHER_ROWS) own[row[e] * ATTO_GATHER_COLUMNS] += d[e];
+    }
+    if (is_wrong) atomic_or(errors + errors_at, BIT_OF_INDICES);
+    for (uint r = 0; r < ATTO_GATHER_ROWS && first + r < rows; r++)
+        sums[(first + r) * row_step] = own[r * ATTO_GATHER_COLUMNS];
 }
 #endif
