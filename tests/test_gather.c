@@ -162,8 +162,8 @@ static const struct shape_row {
     { 2, { 3, 5000 }, { 3, 700 }, 1 },
     /* And with neighbours, whose sums are one or two work-groups' local memory; and a row too many. */
     { 2, { 5, 33 }, { 64, 33 }, 0 },
-    { 3, { 2, 300, 41 }, { 2, 90, 41 }, 1 },
-    { 2, { 513, 17 }, { 70, 17 }, 0 },
+    { 3, { 2, 400, 41 }, { 2, 90, 41 }, 1 },
+    { 2, { 765, 17 }, { 70, 17 }, 0 },
 };
 
 static gather_case case_of(int i)

@@ -161,8 +161,35 @@ ATTO_KERNEL void atto_gather_backward_line(__global const index_t *index, const 
 
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_gather_backward_tile)
 
-/* Elements of a line that are on their way at a time. */
-#define UNDER_WAY 8
+/* Elements of a line that are on their way at a time: memory answers after as long as it takes to add so
+ * many. */
+#define UNDER_WAY 32
+
+/* Rows that a work-item has. */
+typedef struct share {
+    ulong first, all;
+    uint count;
+} share;
+
+/* Element of an index: where its sum stands in local memory. Those of other work-items' rows go to the
+ * last row, which nobody stores. */
+static inline uint place_of(share s, long named, uint *is_wrong)
+{
+    const ulong row = (ulong)named - s.first;
+    *is_wrong |= !is_row(named, s.all);
+    return (row < s.count ? (uint)row : ATTO_GATHER_ROWS) * ATTO_GATHER_COLUMNS;
+}
+
+/* Elements j to j + UNDER_WAY of a line. */
+ATTO_UNROLLED void fetch_few(__global const index_t *index, __global const ATTO_T *dy, size_t inner,
+                             size_t j, index_t *named, float *d)
+{
+#pragma unroll
+    for (uint e = 0; e < UNDER_WAY; e++) {
+        named[e] = index[(j + e) * inner];
+        d[e] = atto_load(dy, (j + e) * inner);
+    }
+}
 
 /* Work-group g has block g % row_blocks of rows, of ATTO_GATHER_COLUMNS neighbouring lines, so that those
  * that read the same lines run together. No work-item reads what another one wrote. */
@@ -176,37 +203,39 @@ ATTO_KERNEL void atto_gather_backward_tile(
     const uint item = get_local_id(0), column = item % ATTO_GATHER_COLUMNS;
     const size_t block = get_group_id(0) / row_blocks, outer = block / column_blocks;
     const size_t i = block % column_blocks * ATTO_GATHER_COLUMNS + column;
-    const size_t part =
-        get_group_id(0) % row_blocks * (ATTO_WG / ATTO_GATHER_COLUMNS) + item / ATTO_GATHER_COLUMNS;
-    const long first = part * ATTO_GATHER_ROWS;
-    __local float *own =
-        tile + item / ATTO_GATHER_COLUMNS * ATTO_GATHER_ROWS * ATTO_GATHER_COLUMNS + column;
+    const uint part = item / ATTO_GATHER_COLUMNS;
+    const ulong first =
+        (get_group_id(0) % row_blocks * (ATTO_WG / ATTO_GATHER_COLUMNS) + part) * ATTO_GATHER_ROWS;
+    const share s = { first, rows,
+                      first < rows ? (uint)min(rows - first, (ulong)ATTO_GATHER_ROWS) : 0 };
+    __local float *own = tile + part * (ATTO_GATHER_ROWS + 1) * ATTO_GATHER_COLUMNS + column;
     if (i >= inner) return;
     index += index_at + outer * count * inner + i;
     dy += dy_at + outer * count * inner + i;
-    sums += sums_at + outer * outer_step + i;
-    for (uint r = 0; r < ATTO_GATHER_ROWS && first + r < rows; r++)
-        own[r * ATTO_GATHER_COLUMNS] = sums[(first + r) * row_step];
+    sums += sums_at + outer * outer_step + first * row_step + i;
+#pragma unroll 8
+    for (uint r = 0; r < s.count; r++) own[r * ATTO_GATHER_COLUMNS] = sums[r * row_step];
+    index_t named[UNDER_WAY];
+    float d[UNDER_WAY];
     uint is_wrong = 0;
-    for (size_t j = 0; j < count; j += UNDER_WAY) {
-        uint row[UNDER_WAY];
-        float d[UNDER_WAY];
+    size_t j = 0;
+    if (count >= UNDER_WAY) fetch_few(index, dy, inner, 0, named, d);
+    for (; j + UNDER_WAY <= count; j += UNDER_WAY) {
+        index_t next_named[UNDER_WAY];
+        float next[UNDER_WAY];
+        const size_t ahead = j + 2 * UNDER_WAY <= count ? j + UNDER_WAY : j;
+        fetch_few(index, dy, inner, ahead, next_named, next);
 #pragma unroll
         for (uint e = 0; e < UNDER_WAY; e++) {
-            const long named = j + e < count ? index[(j + e) * inner] : first + ATTO_GATHER_ROWS;
-            is_wrong |= j + e < count && !is_row(named, rows);
-            const ulong at = (ulong)(named - first);
-            row[e] = at < ATTO_GATHER_ROWS && named < (long)rows ? (uint)at : ATTO_GATHER_ROWS;
+            own[place_of(s, named[e], &is_wrong)] += d[e];
+            named[e] = next_named[e];
+            d[e] = next[e];
         }
-#pragma unroll
-        for (uint e = 0; e < UNDER_WAY; e++)
-            d[e] = row[e] < ATTO_GATHER_ROWS ? atto_load(dy, (j + e) * inner) : 0.0f;
-#pragma unroll
-        for (uint e = 0; e < UNDER_WAY; e++)
-            if (row[e] < ATTO_GATHER_ROWS) own[row[e] * ATTO_GATHER_COLUMNS] += d[e];
     }
+    for (; j < count; j++)
+        own[place_of(s, index[j * inner], &is_wrong)] += atto_load(dy, j * inner);
     if (is_wrong) atomic_or(errors + errors_at, BIT_OF_INDICES);
-    for (uint r = 0; r < ATTO_GATHER_ROWS && first + r < rows; r++)
-        sums[(first + r) * row_step] = own[r * ATTO_GATHER_COLUMNS];
+#pragma unroll 8
+    for (uint r = 0; r < s.count; r++) sums[r * row_step] = own[r * ATTO_GATHER_COLUMNS];
 }
 #endif
