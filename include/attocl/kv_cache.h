@@ -24,8 +24,9 @@ typedef struct atto_kv_cache_sizes {
     uint64_t reserved[4]; /**< must be 0 */
 } atto_kv_cache_sizes;
 
-/** An empty cache. All memory is taken here. ATTO_E_NULL, ATTO_E_DTYPE (not f32, f16 or bf16),
- * ATTO_E_ARGUMENT (reserved words), ATTO_E_SHAPE (a negative size), ATTO_E_MEMORY. */
+/** An empty cache. All memory is taken here. dtype is the one that attention will read: that of its q,
+ * under autocast the tape's. ATTO_E_NULL, ATTO_E_DTYPE (not f32, f16 or bf16), ATTO_E_ARGUMENT (reserved
+ * words), ATTO_E_SHAPE (a negative size), ATTO_E_MEMORY. */
 ATTO_API atto_status atto_kv_cache_create(atto_device *dev, atto_dtype dtype,
                                           const atto_kv_cache_sizes *sizes, atto_kv_cache **out);
 

@@ -32,7 +32,8 @@ typedef struct atto_module_class {
 /**
  * A new module without parameters and children.
  *
- * @param cls   stays alive as long as the module
+ * @param cls   stays alive as long as the module. It has a name, and forward or forward2, also where a
+ *              function of your own is called instead
  * @param data  the class's own; atto_module_data gives it back. On failure it stays the caller's
  * @param out   NULL on failure; give it back with atto_module_free
  * Returns      ATTO_E_NULL, ATTO_E_MEMORY

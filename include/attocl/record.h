@@ -294,8 +294,8 @@ ATTO_API atto_var atto_rope(atto_tape *tape, atto_var x, atto_var cos_table, att
  * (-1 is the last). The tape's error otherwise: ATTO_E_ARGUMENT (a dimension, a range), ATTO_E_SHAPE,
  * ATTO_E_DTYPE, ATTO_E_NULL, ATTO_E_MEMORY. */
 
-/** The same elements with another shape: ATTO_E_SHAPE if it has not as many. A view where the strides
- * allow that, else a dense copy. */
+/** The same elements with another shape, all sizes given (no -1): ATTO_E_SHAPE if it has not as many. A
+ * view where the strides allow that, else a dense copy. */
 ATTO_API atto_var atto_reshape(atto_tape *tape, atto_var x, atto_shape shape);
 
 /** Views with a dimension of size 1 more, which becomes dimension dim, or less. */
