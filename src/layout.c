@@ -285,26 +285,50 @@ bool atto__view_same(const atto_tensor *a, const atto_tensor *b)
     return true;
 }
 
-/* Whether two views that share shape and strides, one starting distance elements after the other,
- * have an element in common: is distance = sum of k[d] * stride[d] with |k[d]| < shape[d]? Strides
- * fall and nest, so at each dimension only the two multiples around the rest can do. */
-static bool lattice_hit(int64_t distance, const int64_t *shape, const int64_t *stride, int32_t n)
+/* A stride that two views share, and how many steps of it their elements are apart at most. */
+typedef struct lattice_dim {
+    int64_t stride, below, above;
+} lattice_dim;
+
+/* Whether two views have an element in common, one starting distance elements after the other: is
+ * distance = sum of k[d] * stride[d] with -below[d] <= k[d] <= above[d]? Strides fall and nest, so at
+ * each dimension only the two multiples around the rest can do. */
+static bool lattice_hit(int64_t distance, const lattice_dim *dims, int32_t n)
 {
     if (n == 0) return distance == 0;
-    const int64_t rest = distance < 0 ? -distance : distance;
-    const int64_t k = rest / stride[0];
-    if (k < shape[0] && lattice_hit(rest - k * stride[0], shape + 1, stride + 1, n - 1))
-        return true;
-    return k + 1 < shape[0] &&
-           lattice_hit(rest - (k + 1) * stride[0], shape + 1, stride + 1, n - 1);
+    int64_t k = distance / dims->stride - (distance % dims->stride < 0);
+    for (int32_t i = 0; i < 2; i++, k++)
+        if (k >= -dims->below && k <= dims->above &&
+            lattice_hit(distance - k * dims->stride, dims + 1, n - 1))
+            return true;
+    return false;
 }
 
-static bool same_strides(const atto_tensor *a, const atto_tensor *b)
+/* A view that has the larger of both sizes and the strides of both; false where these differ. */
+static bool join_strides(const atto_tensor *a, const atto_tensor *b, atto_tensor *joint)
 {
-    if (a->dtype != b->dtype || !atto__shape_same(a, b)) return false;
-    for (int32_t d = 0; d < a->rank; d++)
-        if (a->shape[d] > 1 && a->stride[d] != b->stride[d]) return false;
+    if (a->dtype != b->dtype || a->rank != b->rank) return false;
+    *joint = *a;
+    for (int32_t d = 0; d < a->rank; d++) {
+        if (a->shape[d] > 1 && b->shape[d] > 1 && a->stride[d] != b->stride[d]) return false;
+        if (a->shape[d] < b->shape[d]) joint->shape[d] = b->shape[d];
+        if (a->shape[d] < 2) joint->stride[d] = b->stride[d];
+    }
     return true;
+}
+
+/* Dimensions of either view with more than one element, by falling stride; returns how many. */
+static int32_t lattice_of(const atto_tensor *a, const atto_tensor *b, const atto_tensor *joint,
+                          lattice_dim *dims)
+{
+    int32_t n = 0;
+    for (int32_t d = 0; d < joint->rank; d++) {
+        if (joint->shape[d] < 2) continue;
+        int32_t at = n++;
+        for (; at > 0 && dims[at - 1].stride < joint->stride[d]; at--) dims[at] = dims[at - 1];
+        dims[at] = (lattice_dim){ joint->stride[d], a->shape[d] - 1, b->shape[d] - 1 };
+    }
+    return n;
 }
 
 bool atto__view_overlap(const atto_tensor *a, const atto_tensor *b)
@@ -315,10 +339,10 @@ bool atto__view_overlap(const atto_tensor *a, const atto_tensor *b)
     const int64_t start_a = a->offset * size_a, end_a = start_a + atto__extent(a) * size_a;
     const int64_t start_b = b->offset * size_b, end_b = start_b + atto__extent(b) * size_b;
     if (start_a == end_a || start_b == end_b || end_a <= start_b || end_b <= start_a) return false;
-    if (!same_strides(a, b) || !atto__view_distinct(a)) return true;
-    int64_t shape[ATTO_MAX_RANK], stride[ATTO_MAX_RANK];
-    const int32_t n = sort_dims(a, shape, stride);
-    return lattice_hit(a->offset - b->offset, shape, stride, n);
+    atto_tensor joint;
+    lattice_dim dims[ATTO_MAX_RANK];
+    if (!join_strides(a, b, &joint) || !atto__view_distinct(&joint)) return true;
+    return lattice_hit(a->offset - b->offset, dims, lattice_of(a, b, &joint, dims));
 }
 
 /* One dimension of the joint walk: its size, every tensor's stride, the logical index's stride. */

@@ -501,6 +501,72 @@ static void attention_takes_heads_and_packed_views_as_they_are(void **state)
         }
 }
 
+/* Heads first to first + heads of a packed [B, L, parts, D], from row on. */
+static atto_tensor heads_of(const atto_tensor *packed, int64_t first, int64_t heads, int64_t row)
+{
+    atto_tensor t = *packed;
+    t.shape[1] = heads, t.stride[1] = packed->stride[2];
+    t.shape[2] = packed->shape[1] - row, t.stride[2] = packed->stride[1];
+    t.offset += first * packed->stride[2] + row * packed->stride[1];
+    return t;
+}
+
+enum { PACKED_B = 2, PACKED_L = 9, PACKED_H = 4, PACKED_G = 2, PACKED_D = 8 };
+#define PACKED_SHAPE atto_shape4(PACKED_B, PACKED_L, PACKED_H + 2 * PACKED_G, PACKED_D)
+
+/* Of packed inputs, with all gradients in `gradients`, or dq in `other`; as doubles, in order. */
+static void packed_backward(const atto_tensor *packed, const atto_tensor *gradients,
+                            const atto_tensor *other, int64_t row, float *got)
+{
+    atto_tensor y, lse;
+    const atto_tensor q = heads_of(packed, 0, PACKED_H, row);
+    const atto_tensor k = heads_of(packed, PACKED_H, PACKED_G, 0);
+    const atto_tensor v = heads_of(packed, PACKED_H + PACKED_G, PACKED_G, 0);
+    const atto_tensor dq = heads_of(other, 0, PACKED_H, row);
+    const atto_tensor dk = heads_of(gradients, PACKED_H, PACKED_G, 0);
+    const atto_tensor dv = heads_of(gradients, PACKED_H + PACKED_G, PACKED_G, 0);
+    MUST(atto_tensor_alloc(test_dev, ATTO_F32, atto_shape_of(4, q.shape), &y));
+    MUST(atto_tensor_alloc(test_dev, ATTO_F32, atto_shape_of(3, q.shape), &lse));
+    const struct atto_attention_args args = {
+        .q = &q, .k = &k, .v = &v, .y = &y, .lse = &lse, .dy = &y, .dq = &dq, .dk = &dk, .dv = &dv
+    };
+    MUST(atto_tensor_fill(gradients, 0.0));
+    MUST(atto_tensor_fill(other, 0.0));
+    MUST(atto_attention_forward(test_dev, &args));
+    MUST(atto_attention_backward(test_dev, &args));
+    MUST(atto_tensor_read(&dq, got));
+    MUST(atto_tensor_read(&dk, got + atto_tensor_numel(&dq)));
+    MUST(atto_tensor_read(&dv, got + atto_tensor_numel(&dq) + atto_tensor_numel(&dk)));
+    atto_tensor_free(&y);
+    atto_tensor_free(&lse);
+}
+
+/* All three gradients in one tensor, also where heads share keys or some queries are left out. */
+static void attention_packs_gradients_into_one_tensor(void **state)
+{
+    (void)state;
+    enum { ALL = PACKED_B * PACKED_L * (PACKED_H + 2 * PACKED_G) * PACKED_D };
+    double x[ALL];
+    float values[ALL], together[ALL], apart[ALL];
+    atto_tensor packed, gradients, other;
+    test_uniform(77, -1.0, 1.0, ATTO_F32, x, ALL);
+    for (int i = 0; i < ALL; i++) values[i] = (float)x[i];
+    MUST(atto_tensor_alloc(test_dev, ATTO_F32, PACKED_SHAPE, &packed));
+    MUST(atto_tensor_alloc(test_dev, ATTO_F32, PACKED_SHAPE, &gradients));
+    MUST(atto_tensor_alloc(test_dev, ATTO_F32, PACKED_SHAPE, &other));
+    MUST(atto_tensor_write(&packed, values));
+    for (int64_t row = 0; row < 6; row += 5) {
+        memset(together, 0, sizeof together);
+        memset(apart, 0, sizeof apart);
+        packed_backward(&packed, &gradients, &gradients, row, together);
+        packed_backward(&packed, &gradients, &other, row, apart);
+        assert_memory_equal(together, apart, sizeof together);
+    }
+    atto_tensor_free(&packed);
+    atto_tensor_free(&gradients);
+    atto_tensor_free(&other);
+}
+
 /* I9 */
 static void attention_packs_what_has_no_unit_stride(void **state)
 {
@@ -1734,6 +1800,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(attention_of_nothing),
     cmocka_unit_test(attention_takes_heads_and_packed_views_as_they_are),
     cmocka_unit_test(attention_packs_what_has_no_unit_stride),
+    cmocka_unit_test(attention_packs_gradients_into_one_tensor),
     cmocka_unit_test(attention_takes_expanded_inputs),
     cmocka_unit_test(attention_reads_nothing_outside_its_views),
     cmocka_unit_test(attention_takes_masks_of_every_form),

@@ -14,7 +14,7 @@
  *   ATTO_E_STRIDE    a stride is negative, an output overlaps itself, or a packed copy is needed
  *                    that the option no_hidden_copies forbids
  *   ATTO_E_ALIAS     an output overlaps another tensor, or lies between the elements of one whose
- *                    shape or strides differ from its own
+ *                    strides differ from its own
  *   ATTO_E_DEVICE    a tensor of another device
  *   ATTO_E_STATE     a tensor is mapped; a kernel's C function calls its own device
  *   ATTO_E_MEMORY    no memory for scratch

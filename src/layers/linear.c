@@ -2,6 +2,7 @@
 /* Linear: checks and the public calls. */
 #include "layers/checks.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stddef.h>
 
@@ -26,6 +27,10 @@ static atto_status check_forward(const struct atto_linear_args *a)
                  (int)a->w->rank);
     const atto_dtype dtype = a->x->dtype, out = a->y->dtype;
     const int64_t k = a->x->shape[a->x->rank - 1], n = a->w->shape[0];
+    char x_text[ATTO_SHAPE_TEXT], w_text[ATTO_SHAPE_TEXT];
+    ATTO_REQUIRE(a->w->shape[1] == k, ATTO_E_SHAPE,
+                 "%s: x is %s beside w of %s, expected [..., %" PRId64 "]", what,
+                 atto__shape_text(a->x, x_text), atto__shape_text(a->w, w_text), a->w->shape[1]);
     const atto_shape y = with_last(a->x, n);
     const atto__expected parts[] = { { "w", a->w, atto_shape2(n, k), dtype, false },
                                      { "b", a->b, atto_shape1(n), dtype, true },

@@ -275,8 +275,11 @@ static atto_status start(atto_tape *tape, const char *call, int32_t slot,
     const atto_tensor *into;
     bool add;
     ATTO_REQUIRE(!tape->runs_back, ATTO_E_STATE, "%s: called by a backward function", call);
-    ATTO_REQUIRE(atto__values(tape)[slot].needs_grad, ATTO_E_STATE,
-                 "%s: nothing to compute: no parameter or watched value led to this one", call);
+    ATTO_REQUIRE(
+        atto__values(tape)[slot].needs_grad, ATTO_E_STATE,
+        "%s: nothing to compute: no parameter or watched value led to this one, or nothing was "
+        "recorded (atto_tape_record)",
+        call);
     ATTO_TRY(grad_slot(tape, slot, &into, &add));
     const atto_status status = seed(tape, into, gradient, add);
     if (status != ATTO_OK && !add) forget_grad(tape, slot);
@@ -308,10 +311,12 @@ static atto_status backward_from(atto_tape *tape, atto_var v, const atto_tensor 
     const atto_tensor *t = atto__tape_tensor(tape, "backward_from", v);
     if (!t) return atto_tape_status(tape);
     char got[ATTO_SHAPE_TEXT], wanted[ATTO_SHAPE_TEXT];
-    ATTO_REQUIRE(atto__shape_same(t, gradient) && t->dtype == gradient->dtype, ATTO_E_SHAPE,
-                 "backward_from: the gradient is %s %s, expected %s %s",
-                 atto_dtype_name(gradient->dtype), atto__shape_text(gradient, got),
-                 atto_dtype_name(t->dtype), atto__shape_text(t, wanted));
+    ATTO_REQUIRE(t->dtype == gradient->dtype, ATTO_E_DTYPE,
+                 "backward_from: the gradient is %s, expected %s", atto_dtype_name(gradient->dtype),
+                 atto_dtype_name(t->dtype));
+    ATTO_REQUIRE(atto__shape_same(t, gradient), ATTO_E_SHAPE,
+                 "backward_from: the gradient is %s, expected %s", atto__shape_text(gradient, got),
+                 atto__shape_text(t, wanted));
     return start(tape, "backward_from", v.slot, gradient);
 }
 
