@@ -11,6 +11,7 @@ static struct atto_attention_args args_of(const bench_row *row, const bench_tens
         .v = &t->b,
         .y = &t->z,
         .lse = &t->extra[0],
+        .lse_low = &t->extra[1],
         .causal = row->attention.causal ? ATTO_CAUSAL_TOP_LEFT : ATTO_CAUSAL_NONE,
     };
 }
@@ -32,11 +33,12 @@ static atto_status backward(atto_device *dev, const bench_row *row, const bench_
     return atto_attention_backward(dev, &a);
 }
 
-/* lse, and y for backward. */
+/* lse and lse_low, and y for backward. */
 static atto_status prepare(atto_device *dev, const bench_row *row, bench_tensors *t)
 {
     const int64_t *q = t->x.shape;
-    BENCH_TRY(atto_tensor_alloc(dev, ATTO_F32, atto_shape3(q[0], q[1], q[2]), &t->extra[0]));
+    const atto_shape rows = atto_shape3(q[0], q[1], q[2]);
+    for (int i = 0; i < 2; i++) BENCH_TRY(atto_tensor_alloc(dev, ATTO_F32, rows, &t->extra[i]));
     const struct atto_attention_args a = args_of(row, t);
     return atto_attention_forward(dev, &a);
 }

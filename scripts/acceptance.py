@@ -253,7 +253,7 @@ def scores(c, q, k):
     rows, keys = z.shape[-2:]
     mask = c.get("mask")
     if mask is not None and c["mask"] == "added":
-        z, off = z + mask, off + UNIT * (mask.abs() + (z + mask).abs())
+        z, off = z + mask, off + UNIT * (z + mask).abs()
     seen = torch.ones(rows, keys, dtype=torch.bool, device=z.device)
     if c["causal"] != "none":
         seen = seen.tril(keys - rows if c["causal"] == "bottom_right" else 0)
@@ -281,7 +281,9 @@ def attention(c):
     reach = torch.where(p > 0, (z - lse).abs() + z_off / UNIT, torch.zeros_like(z))
     keys, rows = z.shape[-1], z.shape[-2] * heads
     one = SHARE_ROUNDINGS + likely(keys) + (p * reach).sum(-1, keepdim=True)
-    lse_off = UNIT * (one + torch.where(blind, torch.zeros_like(lse), 4 * lse.abs()))
+    none = torch.zeros_like(lse)
+    last = torch.where(blind, none, lse - z.amax(-1, keepdim=True))  # the sum's logarithm, beside the largest score
+    lse_off = UNIT * (one + 8 * last)  # of lse and lse_low together; lse alone is rounded once more
     p_off = p * UNIT * (one + 2 * reach)
     y = (p * keep) @ each_v
     y_off = (p_off * keep) @ each_v.abs() + long_sum(keys, y, (p * keep).square() @ each_v.square())
@@ -291,11 +293,13 @@ def attention(c):
     inner_off = keep * long_sum(v.shape[-1], dp, dy.square() @ each_v.square().mT) + long_sum(
         v.shape[-1], delta, (dy * stored).square().sum(-1, keepdim=True))
     inner = keep * dp - delta
-    p_off = p_off + p * (lse_off + UNIT * torch.where(blind, torch.zeros_like(lse), lse.abs()))
+    p_off = p_off + p * (lse_off + UNIT * (reach + 3 * last))
     dz, dz_off = p * inner, p * inner_off + p_off * inner.abs() + 4 * UNIT * (p * inner).abs()
     dq = scale * dz @ each_k
     dk, dv = scale * add_up(dz.mT @ q, k), add_up((p * keep).mT @ dy, v)
-    return {"y": (y, y_off), "lse": (torch.where(blind, -lse, lse).squeeze(-1), lse_off.squeeze(-1)),
+    alone_off, low = lse_off + UNIT * torch.where(blind, none, lse.abs()), lse.squeeze(-1) - c.stored("lse")
+    return {"y": (y, y_off), "lse": (torch.where(blind, -lse, lse).squeeze(-1), alone_off.squeeze(-1)),
+            "lse_low": (torch.where(blind.squeeze(-1), none.squeeze(-1), low), lse_off.squeeze(-1)),
             "keep": (keep, 0.0),
             "dq": (dq, scale * dz_off @ each_k.abs() + long_sum(keys, dq, (scale * dz).square() @ each_k.square())),
             "dk": (dk, scale * add_up(dz_off.mT @ q.abs(), k) + long_sum(

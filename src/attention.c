@@ -40,8 +40,10 @@ static void fold_heads(atto__heads *t, int64_t shared)
 static void fold(atto__attention *p)
 {
     if (p->queries != 1 || p->shared == 1 || atto__keys_seen(p, 0) != p->keys) return;
-    atto__heads *const of_queries[] = { &p->q, &p->y, &p->dy, &p->dq, &p->mask, &p->lse };
-    for (int32_t i = 0; i < 6; i++) fold_heads(of_queries[i], p->shared);
+    atto__heads *const of_queries[] = {
+        &p->q, &p->y, &p->dy, &p->dq, &p->mask, &p->lse, &p->lse_low
+    };
+    for (int32_t i = 0; i < 7; i++) fold_heads(of_queries[i], p->shared);
     p->is_causal = false;
     p->queries = p->shared;
     p->heads /= p->shared;
@@ -71,6 +73,7 @@ void atto__attention_of(const struct atto_attention_args *a, atto__attention *ou
                            .dk = strides_of(a->dk),
                            .dv = strides_of(a->dv),
                            .lse = lse_strides(a->lse),
+                           .lse_low = lse_strides(a->lse_low),
                            .drop = atto__mask_of(a->dropout, a->rng) };
     put_mask(a->mask, out);
     fold(out);

@@ -26,8 +26,8 @@ typedef struct atto__attention {
     bool is_causal;
     int32_t mask_kind; /* ATTO_MASK_NONE, _BOOLEAN, _ADDED */
     atto__heads q, k, v, y, dy, dq, dk, dv, mask;
-    atto__heads lse;  /* whose row is one number */
-    int64_t mask_key; /* stride of mask along keys: 0 or 1 */
+    atto__heads lse, lse_low; /* whose rows are one number each */
+    int64_t mask_key;         /* stride of mask along keys: 0 or 1 */
     atto__mask drop;
 } atto__attention;
 

@@ -449,7 +449,7 @@ static double attention_value(const oracle_attention *o)
 {
     oracle_sum y[AT_Y];
     double sum = 0.0;
-    oracle_attention_forward(o, y, NULL);
+    oracle_attention_forward(o, y, NULL, NULL);
     for (int i = 0; i < AT_Y; i++) sum += y[i].value * o->dy[i];
     return sum;
 }

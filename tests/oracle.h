@@ -95,11 +95,15 @@ typedef struct oracle_attention {
     double scale; /* 0 = 1 / sqrt(D) */
     float p;
     atto_rng rng;
+    const double *lse; /* for lse_low: as forward has stored it */
+    bool with_low;     /* gradients start from lse and lse_low */
+    bool exact;        /* an f32 evaluation of the scores rounds nothing */
 } oracle_attention;
 
-/* y and lse [B, H, L]; dq, dk and dv; dense, NULL = not wanted. Terms are all that an f32 evaluation
+/* y; lse and lse_low [B, H, L]; dq, dk and dv; dense, NULL = not wanted. Terms are all that an f32 evaluation
  * may be off by, in u: atto_tol's n is 1. */
-void oracle_attention_forward(const oracle_attention *o, oracle_sum *y, oracle_sum *lse);
+void oracle_attention_forward(const oracle_attention *o, oracle_sum *y, oracle_sum *lse,
+                              oracle_sum *low);
 void oracle_attention_backward(const oracle_attention *o, oracle_sum *dq, oracle_sum *dk,
                                oracle_sum *dv);
 

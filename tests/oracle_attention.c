@@ -4,17 +4,19 @@
  * What a result may be off by is counted in u = 2^-24, with n the terms of a sum in f32, each of
  * which may add a rounding of the sum so far; a sum's worth is that of its terms' magnitudes.
  *
- *   z     D products and sums; scale is rounded, as is a change of base, and the mask is added:
- *         D + 4 of scale sum |q k| + |mask|
+ *   z     D products and sums, scale is rounded and multiplied by: D + 4 of scale sum |q k|; with a mask
+ *         that is added one of |z|. None where the caller says that nothing is rounded
  *   e     exp 6 of e^(z - top); its argument is off by what z is, by the rounding of a difference,
  *         twice where a block's maximum is not the row's, and as often of top
  *   sum   a term and a rescaling with each block of keys, of which there are S / 8 at the most. An
  *         error of z moves it by its mean over the keys. A factor that rescales it rescales y alike,
  *         so that only the product is rounded
- *   lse   what log makes of the sum's, log 6 of itself, and roundings of top, of a change of base and
- *         of the whole
+ *   lse   what log makes of the sum's, log 6 of itself; the whole is rounded. With lse_low it is not:
+ *         that is the sum's logarithm beside top - lse, rounded, which is exact unless top is smaller
+ *         than the logarithm: 2 of that
  *   y     what e and sum are off by, division 5, dropout 1; a term and a rescaling as in sum
- *   p     of backward: e^(z - lse), exp 6, with what z and lse are off by in its argument
+ *   p     of backward: e^(z - lse), exp 6, with what z and lse are off by in its argument, two
+ *         differences of at most |z - top| and the logarithm, and a change of base
  *   dp    E products and sums; dropout 1
  *   delta E products and sums of dy and y, which comes as it was stored; else y's own on top
  *   dz    p's of it, difference and product 2, what dp and delta are off by times p
@@ -42,7 +44,9 @@ typedef struct row {
     double *back_off;    /* likewise backward's */
     double *keep;        /* factor of dropout */
     bool sees;           /* a key */
+    double top, last;    /* the largest score, and the logarithm of the sum of e^(z - top) */
     double lse, lse_off;
+    double last_off; /* lse_off of lse and lse_low together */
 } row;
 
 static double scale_of(const oracle_attention *o)
@@ -94,7 +98,9 @@ static void put_product(row *r, int64_t key)
     }
     r->z[key] = scale_of(o) * sum + mask;
     if (isfinite(r->z[key]))
-        r->z_off[key] = ((double)o->d + 4.0) * (fabs(scale_of(o)) * size + fabs(mask));
+        r->z_off[key] =
+            ((double)o->d + 4.0) * fabs(scale_of(o)) * size + (mask != 0.0 ? fabs(r->z[key]) : 0.0);
+    if (o->exact) r->z_off[key] = 0.0;
 }
 
 /* Share of e^x that x being off by so many u makes; finite. */
@@ -110,21 +116,24 @@ static double summed(int64_t n)
 
 static void put_probabilities(row *r, double top)
 {
-    const int64_t keys = r->o->keys;
-    double sum = 0.0, mean = 0.0;
+    const oracle_attention *o = r->o;
+    const int64_t keys = o->keys;
+    double sum = 0.0, mean = 0.0, back_off;
     for (int64_t s = 0; s < keys; s++) sum += r->p[s] = exp(r->z[s] - top);
     for (int64_t s = 0; s < keys; s++)
         if (r->p[s] > 0.0) mean += r->p[s] / sum * (r->z_off[s] + 2.0 * fabs(r->z[s] - top));
     const double sum_off = share(mean) + 6.0 + summed(keys), last = log(sum);
-    r->lse = top + last;
-    r->lse_off = sum_off + 6.0 * fabs(last) + 2.0 * fabs(top) + 2.0 * fabs(r->lse);
+    r->top = top, r->last = last, r->lse = top + last;
+    r->lse_off = sum_off + 6.0 * last + fabs(r->lse);
+    r->last_off = sum_off + 8.0 * last;
+    back_off = o->with_low ? r->last_off : r->lse_off;
     for (int64_t s = 0; s < keys; s++) {
-        const double z = r->z[s], z_off = r->z_off[s];
+        const double z = r->z[s], z_off = r->z_off[s], below = fabs(z - top);
         r->p[s] /= sum;
         r->p_off[s] = r->back_off[s] = 0.0;
         if (z == -INFINITY) continue;
-        r->p_off[s] = share(z_off + 2.0 * fabs(z - top)) + sum_off + 12.0;
-        r->back_off[s] = share(z_off + r->lse_off + 2.0 * fabs(z - r->lse) + fabs(r->lse)) + 6.0;
+        r->p_off[s] = share(z_off + 2.0 * below) + sum_off + 12.0;
+        r->back_off[s] = share(z_off + back_off + 3.0 * (below + last)) + 6.0;
     }
 }
 
@@ -144,10 +153,10 @@ static void put_row(row *r)
     }
     r->sees = top != -INFINITY;
     r->lse = INFINITY;
-    r->lse_off = 0.0;
+    r->top = r->last = r->lse_off = r->last_off = 0.0;
     if (isnan(top)) {
         for (int64_t s = 0; s < o->keys; s++) r->p[s] = r->p_off[s] = r->back_off[s] = NAN;
-        r->lse = NAN;
+        r->top = r->lse = NAN;
     } else if (r->sees) {
         put_probabilities(r, top);
     }
@@ -210,7 +219,15 @@ static oracle_sum output(const row *r, int64_t e)
     return y;
 }
 
-void oracle_attention_forward(const oracle_attention *o, oracle_sum *y, oracle_sum *lse)
+/* What is left of top + last beside a rounded lse. */
+static oracle_sum lse_low(const row *r, double lse)
+{
+    if (!r->sees) return (oracle_sum){ 0.0, 0.0 };
+    return (oracle_sum){ (r->top - lse) + r->last, r->last_off };
+}
+
+void oracle_attention_forward(const oracle_attention *o, oracle_sum *y, oracle_sum *lse,
+                              oracle_sum *low)
 {
     row r;
     open_row(o, &r);
@@ -218,6 +235,7 @@ void oracle_attention_forward(const oracle_attention *o, oracle_sum *y, oracle_s
         go_to(&r, i);
         for (int64_t e = 0; e < o->e && y; e++) y[i * o->e + e] = output(&r, e);
         if (lse) lse[i] = (oracle_sum){ r.lse, r.lse_off };
+        if (low) low[i] = lse_low(&r, o->lse[i]);
     }
     close_row(&r);
 }

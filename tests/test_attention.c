@@ -39,6 +39,7 @@ typedef struct attention_case {
     atto_rng rng;
     place q, k, v, y, dy, grads;
     test_layout lse;
+    bool without_low, exact;
     bool add;
     void (*prepare)(scene *s); /* changes what inputs hold */
     uint64_t seed;
@@ -50,7 +51,7 @@ typedef struct operand {
     double *values;
 } operand;
 
-enum { Q, K, V, MASK, Y, LSE, DY, DQ, DK, DV, OPERANDS };
+enum { Q, K, V, MASK, Y, LSE, LSE_LOW, DY, DQ, DK, DV, OPERANDS };
 
 struct scene {
     const attention_case *c;
@@ -142,7 +143,10 @@ static void build(scene *s, const attention_case *c)
     make(&s->o[K], c->dtype, k, c->k, seed + 1, true);
     make(&s->o[V], c->dtype, v, c->v, seed + 2, true);
     make(&s->o[Y], c->dtype, y, c->y, 0, false);
-    make(&s->o[LSE], ATTO_F32, atto_shape3(b, h, c->queries), (place){ c->lse, ROWS }, 0, false);
+    const atto_shape rows = atto_shape3(b, h, c->queries);
+    const test_layout other = c->lse == LAYOUT_DENSE ? LAYOUT_PITCHED : LAYOUT_DENSE;
+    make(&s->o[LSE], ATTO_F32, rows, (place){ c->lse, ROWS }, 0, false);
+    make(&s->o[LSE_LOW], ATTO_F32, rows, (place){ other, ROWS }, 0, false);
     make(&s->o[DY], c->dtype, y, c->dy, seed + 3, true);
     make(&s->o[DQ], c->dtype, q, c->grads, seed + 4, c->add);
     make(&s->o[DK], c->dtype, k, c->grads, seed + 5, c->add);
@@ -156,6 +160,7 @@ static void build(scene *s, const attention_case *c)
                                       .mask = c->mask.shape.rank > 0 ? &s->o[MASK].t.view : NULL,
                                       .y = &s->o[Y].t.view,
                                       .lse = &s->o[LSE].t.view,
+                                      .lse_low = c->without_low ? NULL : &s->o[LSE_LOW].t.view,
                                       .dy = &s->o[DY].t.view,
                                       .dq = &s->o[DQ].t.view,
                                       .dk = &s->o[DK].t.view,
@@ -200,7 +205,9 @@ static oracle_attention question_of(const scene *s, const double *y)
                                .causal = c->causal,
                                .scale = (double)c->scale,
                                .p = c->dropout,
-                               .rng = c->rng };
+                               .rng = c->rng,
+                               .with_low = !c->without_low,
+                               .exact = c->exact };
 }
 
 static oracle_sum *sums_of(int64_t n)
@@ -223,12 +230,17 @@ static void judge(const scene *s, int which, const oracle_sum *sums)
 
 static void expect_forward(const scene *s)
 {
-    const oracle_attention o = question_of(s, NULL);
-    oracle_sum *y = sums_of(s->o[Y].t.numel), *lse = sums_of(s->o[LSE].t.numel);
-    oracle_attention_forward(&o, y, lse);
+    const int64_t rows = s->o[LSE].t.numel;
+    oracle_attention o = question_of(s, NULL);
+    oracle_sum *y = sums_of(s->o[Y].t.numel), *lse = sums_of(rows), *low = sums_of(rows);
+    double *stored = test_doubles(rows);
+    test_tensor_get(&s->o[LSE].t, stored);
+    o.lse = stored;
+    oracle_attention_forward(&o, y, lse, low);
     judge(s, Y, y);
     judge(s, LSE, lse);
-    free(y), free(lse);
+    if (o.with_low) judge(s, LSE_LOW, low);
+    free(y), free(lse), free(low), free(stored);
 }
 
 static void expect_gradients(const scene *s)
@@ -1150,6 +1162,74 @@ static void attention_of_huge_logits_is_finite(void **state)
     }
 }
 
+/* A mask on all keys of a row, and a step of its last place; keys have 0 to steps - 1 of those. */
+static const struct depth {
+    double mask, step;
+    int64_t steps;
+} depths[] = { { -1e6, 0x1p-4, 37 }, { -1e9, 64.0, 2 }, { -0x1.fffffep127, 0.0, 1 } };
+static const struct depth *depth;
+
+/* Columns in pairs: the second is the first times sign. Products of sixteenths are exact. */
+static void pair_columns(operand *o, double sign)
+{
+    double *values = test_doubles(o->t.numel);
+    for (int64_t i = 0; i < o->t.numel; i++)
+        values[i] = i % 2 ? sign * values[i - 1] : round(16.0 * o->values[i]) / 16.0;
+    hold(o, values);
+    free(values);
+}
+
+/* Scores are the mask's, as f32 holds them: products of queries and keys are 0. One row of three has a
+ * mask of 0. */
+static void make_deep(scene *s)
+{
+    const int64_t keys = s->c->keys, n = s->o[MASK].t.numel;
+    double *mask = test_doubles(n);
+    for (int64_t i = 0; i < n; i++)
+        mask[i] = i / keys % 3 == 1 ? 0.0 : depth->mask - depth->step * (double)(i % depth->steps);
+    pair_columns(&s->o[Q], 1.0);
+    pair_columns(&s->o[K], -1.0);
+    hold(&s->o[MASK], mask);
+    free(mask);
+}
+
+/* The logarithm of a row's sum is lost beside scores of 1e9, and with it the number of keys. */
+static void attention_of_rows_far_below_zero_is_right(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t heads, shared, queries, keys;
+        atto_causal causal;
+        float dropout;
+    } rows[] = { { 4, 2, 9, 70, ATTO_CAUSAL_NONE, 0.0f },
+                 { 2, 2, 40, 33, ATTO_CAUSAL_TOP_LEFT, 0.0f },
+                 { 4, 2, 1, 1000, ATTO_CAUSAL_NONE, 0.0f },
+                 { 2, 1, 3, 1500, ATTO_CAUSAL_BOTTOM_RIGHT, 0.0f },
+                 { 2, 2, 9, 70, ATTO_CAUSAL_NONE, 0.25f } };
+    for (int i = 0; i < COUNT_OF(rows); i++)
+        for (int turn = 0; turn < COUNT_OF(depths) * 3; turn++) {
+            const bool plain = turn % 3 == 0 && rows[i].dropout == 0.0f;
+            if (!meets(plain ? SELDOM : ON_HOSTS)) continue;
+            depth = &depths[turn / 3];
+            check(&(attention_case){
+                .batches = 2,
+                .heads = rows[i].heads,
+                .shared = rows[i].shared,
+                .queries = rows[i].queries,
+                .keys = rows[i].keys,
+                .d = WIDTH,
+                .dtype = dtypes[turn % 3],
+                .causal = rows[i].causal,
+                .mask = { .dtype = ATTO_F32,
+                          .shape = atto_shape3(rows[i].heads, rows[i].queries, rows[i].keys) },
+                .dropout = rows[i].dropout,
+                .rng = { 3, 4, ATTO_RNG_PHILOX },
+                .exact = true,
+                .prepare = make_deep,
+                .seed = 970 + (uint64_t)i });
+        }
+}
+
 /* All keys alike: y is their mean, whatever the number of keys (H10). */
 static void make_even(scene *s)
 {
@@ -1419,22 +1499,81 @@ static void attention_backward_skips_what_is_not_wanted(void **state)
     tear_down(&s);
 }
 
+static uint64_t *bits_of(const scene *s, int which)
+{
+    const test_tensor *t = &s->o[which].t;
+    uint64_t *bits = calloc((size_t)t->numel, sizeof *bits);
+    assert_non_null(bits);
+    test_tensor_bits(t, bits);
+    return bits;
+}
+
+/* Frees what it was given. */
+static void expect_bits(const scene *s, int which, uint64_t *want)
+{
+    uint64_t *got = bits_of(s, which);
+    assert_memory_equal(got, want, (size_t)s->o[which].t.numel * sizeof *got);
+    free(got), free(want);
+}
+
+/* lse and lse_low, either without the other or none. */
 static void attention_forward_without_lse_is_the_same(void **state)
 {
     (void)state;
+    static const int outputs[] = { Y, LSE, LSE_LOW };
     const attention_case c = repeated_case(0, ATTO_F32);
+    for (int without = 1; without < 4; without++) {
+        scene s;
+        uint64_t *with[3];
+        build(&s, &c);
+        MUST(atto_attention_forward(test_dev, &s.args));
+        for (int i = 0; i < 3; i++) {
+            with[i] = bits_of(&s, outputs[i]);
+            test_tensor_put(&s.o[outputs[i]].t, NULL);
+        }
+        if (without & 1) s.args.lse = NULL;
+        if (without & 2) s.args.lse_low = NULL;
+        MUST(atto_attention_forward(test_dev, &s.args));
+        expect_bits(&s, Y, with[0]);
+        for (int i = 1; i < 3; i++) {
+            if (without & i) assert_true(test_tensor_untouched(&s.o[outputs[i]].t));
+            if (!(without & i))
+                expect_bits(&s, outputs[i], with[i]);
+            else
+                free(with[i]);
+        }
+        tear_down(&s);
+    }
+}
+
+/* Less is known without it, and nothing is read in its place. */
+static void attention_backward_without_lse_low_takes_0(void **state)
+{
+    (void)state;
+    attention_case c = { .batches = 2,
+                         .heads = 4,
+                         .shared = 2,
+                         .queries = 33,
+                         .keys = 70,
+                         .d = WIDTH,
+                         .dtype = ATTO_F32,
+                         .without_low = true,
+                         .seed = 1140 };
     scene s;
+    uint64_t *with[3];
+    check(&c);
+    c.without_low = false;
     build(&s, &c);
-    const int64_t n = s.o[Y].t.numel;
-    uint64_t *with = calloc((size_t)n, sizeof *with), *without = calloc((size_t)n, sizeof *without);
     MUST(atto_attention_forward(test_dev, &s.args));
-    test_tensor_bits(&s.o[Y].t, with);
-    test_tensor_put(&s.o[Y].t, NULL);
-    s.args.lse = NULL;
-    MUST(atto_attention_forward(test_dev, &s.args));
-    test_tensor_bits(&s.o[Y].t, without);
-    assert_memory_equal(with, without, (size_t)n * sizeof *with);
-    free(with), free(without);
+    MUST(atto_tensor_fill(s.args.lse_low, 0.0));
+    MUST(atto_attention_backward(test_dev, &s.args));
+    for (int i = 0; i < 3; i++) {
+        with[i] = bits_of(&s, DQ + i);
+        test_tensor_put(&s.o[DQ + i].t, NULL);
+    }
+    s.args.lse_low = NULL;
+    MUST(atto_attention_backward(test_dev, &s.args));
+    for (int i = 0; i < 3; i++) expect_bits(&s, DQ + i, with[i]);
     tear_down(&s);
 }
 
@@ -1637,6 +1776,14 @@ static void short_lse(scene *s)
 {
     s->o[LSE].t.view.shape[2] = 2;
 }
+static void odd_lse_low(scene *s)
+{
+    s->o[LSE_LOW].t.view.dtype = ATTO_F16;
+}
+static void short_lse_low(scene *s)
+{
+    s->o[LSE_LOW].t.view.shape[1] = 2;
+}
 static void short_dy(scene *s)
 {
     s->o[DY].t.view.shape[3] = 6;
@@ -1751,6 +1898,8 @@ static void attention_refuses_what_does_not_fit(void **state)
         { short_y, ATTO_E_SHAPE, "y is [2,4,2,7], expected [2,4,3,7]" },
         { odd_lse, ATTO_E_DTYPE, "lse is i32|f32" },
         { short_lse, ATTO_E_SHAPE, "lse is [2,4,2], expected [2,4,3]" },
+        { odd_lse_low, ATTO_E_DTYPE, "lse_low is f16|f32" },
+        { short_lse_low, ATTO_E_SHAPE, "lse_low is [2,2,3], expected [2,4,3]" },
         { fourth_causal, ATTO_E_ARGUMENT, "causal is 3|0 to 2" },
         { negative_causal, ATTO_E_ARGUMENT, "causal is -1" },
         { nan_scale, ATTO_E_ARGUMENT, "scale is" },
@@ -1815,6 +1964,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(attention_passes_nan_of_hidden_values_on),
     cmocka_unit_test(attention_does_not_read_blocks_that_causal_hides),
     cmocka_unit_test(attention_of_huge_logits_is_finite),
+    cmocka_unit_test(attention_of_rows_far_below_zero_is_right),
     cmocka_unit_test(attention_of_many_equal_keys_is_their_mean),
     cmocka_unit_test(attention_drops_probabilities),
     cmocka_unit_test(attention_drops_what_dropout_would),
@@ -1823,6 +1973,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(attention_does_not_depend_on_threads),
     cmocka_unit_test(attention_backward_skips_what_is_not_wanted),
     cmocka_unit_test(attention_forward_without_lse_is_the_same),
+    cmocka_unit_test(attention_backward_without_lse_low_takes_0),
     cmocka_unit_test(attention_on_small_work_groups_is_right),
     cmocka_unit_test(attention_needs_little_memory),
     cmocka_unit_test(attention_in_a_steady_state_costs_launches_only),

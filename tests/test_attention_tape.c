@@ -41,7 +41,7 @@ static void upload(atto_dtype dtype, atto_shape shape, const void *values, atto_
 
 /* The tensors of a call. */
 typedef struct tensors {
-    atto_tensor q, k, v, mask, y, lse, dy, dq, dk, dv;
+    atto_tensor q, k, v, mask, y, lse, lse_low, dy, dq, dk, dv;
 } tensors;
 
 static void make(tensors *t, atto_dtype mask)
@@ -57,6 +57,7 @@ static void make(tensors *t, atto_dtype mask)
     upload(mask, atto_shape2(L, S), mask == ATTO_I32 ? (void *)words : (void *)added, &t->mask);
     MUST(atto_tensor_alloc(test_dev, ATTO_F32, atto_shape4(B, H, L, E), &t->y));
     MUST(atto_tensor_alloc(test_dev, ATTO_F32, atto_shape3(B, H, L), &t->lse));
+    MUST(atto_tensor_alloc(test_dev, ATTO_F32, atto_shape3(B, H, L), &t->lse_low));
     MUST(atto_tensor_alloc(test_dev, ATTO_F32, atto_shape4(B, H, L, D), &t->dq));
     MUST(atto_tensor_alloc(test_dev, ATTO_F32, atto_shape4(B, G, S, D), &t->dk));
     MUST(atto_tensor_alloc(test_dev, ATTO_F32, atto_shape4(B, G, S, E), &t->dv));
@@ -64,8 +65,8 @@ static void make(tensors *t, atto_dtype mask)
 
 static void drop(tensors *t)
 {
-    atto_tensor *const all[] = { &t->q,   &t->k,  &t->v,  &t->mask, &t->y,
-                                 &t->lse, &t->dy, &t->dq, &t->dk,   &t->dv };
+    atto_tensor *const all[] = { &t->q,       &t->k,  &t->v,  &t->mask, &t->y, &t->lse,
+                                 &t->lse_low, &t->dy, &t->dq, &t->dk,   &t->dv };
     for (int i = 0; i < COUNT_OF(all); i++) atto_tensor_free(all[i]);
 }
 
@@ -78,6 +79,7 @@ static void run_op(const tensors *t, const atto_attention_options *o, atto_rng r
                                            .mask = o && o->mask ? &t->mask : NULL,
                                            .y = &t->y,
                                            .lse = &t->lse,
+                                           .lse_low = &t->lse_low,
                                            .dy = &t->dy,
                                            .dq = &t->dq,
                                            .dk = &t->dk,

@@ -406,7 +406,7 @@ static spec spec_attention(const char *name, bool many_dims)
 {
     (void)many_dims;
     if (strcmp(name, "mask") == 0) return (spec){ atto_shape2(3, 5), ATTO_F32, -2.0, 2.0 };
-    if (strcmp(name, "lse") == 0) return (spec){ atto_shape3(2, 4, 3), ATTO_F32, 1.0, 2.0 };
+    if (strncmp(name, "lse", 3) == 0) return (spec){ atto_shape3(2, 4, 3), ATTO_F32, 1.0, 2.0 };
     const bool of_keys = strchr("kv", name[strlen(name) - 1]);
     const int64_t head = strchr("qk", name[strlen(name) - 1]) ? 6 : 7;
     return (spec){ of_keys ? atto_shape4(2, 2, 5, head) : atto_shape4(2, 4, 3, head), ATTO_F32,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* selftest of attention: some shapes on two devices, with masks, causal, shared keys and dropout.
- * Backward starts from the reference's y and lse on both. */
+ * Backward starts from the reference's y, lse and lse_low on both. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +26,7 @@ static const sizes shapes[] = {
     { 1, 2, 2, 9, 17, 17, 3, NO_MASK, ATTO_CAUSAL_NONE, 0.0f },
 };
 
-enum { Q, K, V, DY, MASK, INPUTS, Y = INPUTS, LSE, DQ, DK, DV, TENSORS };
+enum { Q, K, V, DY, MASK, INPUTS, Y = INPUTS, LSE, LSE_LOW, DQ, DK, DV, TENSORS };
 
 static atto_shape shape_of(const sizes *c, int which)
 {
@@ -42,6 +42,7 @@ static atto_shape shape_of(const sizes *c, int which)
     case DV:
         return atto_shape4(b, g, c->keys, c->e);
     case LSE:
+    case LSE_LOW:
         return atto_shape3(b, h, c->queries);
     case MASK:
         return atto_shape2(c->queries, c->keys);
@@ -60,7 +61,7 @@ static int64_t numel(const sizes *c, int which)
 
 static atto_dtype dtype_of(const sizes *c, int which, atto_dtype dtype)
 {
-    return which == LSE ? ATTO_F32 : which == MASK ? c->mask : dtype;
+    return which == LSE || which == LSE_LOW ? ATTO_F32 : which == MASK ? c->mask : dtype;
 }
 
 /* Values as a dtype holds them, in f32. Forward's of the reference are inputs of backward. */
@@ -129,6 +130,7 @@ static atto_status call(atto_device *dev, const sizes *c, const atto_tensor *t, 
                                            .mask = c->mask == NO_MASK ? NULL : &t[MASK],
                                            .y = &t[Y],
                                            .lse = &t[LSE],
+                                           .lse_low = &t[LSE_LOW],
                                            .dy = &t[DY],
                                            .dq = &t[DQ],
                                            .dk = &t[DK],
@@ -139,7 +141,7 @@ static atto_status call(atto_device *dev, const sizes *c, const atto_tensor *t, 
     return backward ? atto_attention_backward(dev, &a) : atto_attention_forward(dev, &a);
 }
 
-/* Fresh tensors; `in` has the inputs, and y and lse if backward; results go to `out`. */
+/* Fresh tensors; `in` has the inputs, and what forward saves if backward; results go to `out`. */
 static atto_status run_on(atto_device *dev, const sizes *c, atto_dtype dtype, bool backward,
                           const values *in, atto_tensor *t, const values *out)
 {
@@ -204,7 +206,7 @@ static void measure(const sizes *c, const values *in, const values *size)
         const int64_t head = row / c->queries, batch = head / c->heads;
         const int64_t shared = batch * c->shared + head % c->heads / (c->heads / c->shared);
         const double lse = (double)in->of[LSE][row];
-        size->of[LSE][row] = fabsf(in->of[LSE][row]);
+        size->of[LSE][row] = size->of[LSE_LOW][row] = fabsf(in->of[LSE][row]);
         for (int64_t s = 0; s < c->keys; s++) {
             const int64_t key = shared * c->keys + s, l = row % c->queries;
             const double mask = c->mask == ATTO_F32 ? (double)in->of[MASK][l * c->keys + s] : 0.0;

@@ -38,6 +38,7 @@ struct atto_attention_args {
     const atto_tensor *mask;
     const atto_tensor *y;        /**< out  [B, H, L, E]   like q */
     const atto_tensor *lse;      /**< out  [B, H, L]      f32; forward: NULL = not wanted */
+    const atto_tensor *lse_low;  /**< out  like lse       what lse has lost; NULL = not wanted, 0 */
     const atto_tensor *dy;       /**< in   like y */
     const atto_tensor *dq;       /**< out  like q         NULL = not wanted */
     const atto_tensor *dk;       /**< out  like k         NULL = not wanted */
@@ -56,13 +57,14 @@ struct atto_attention_args {
  *     z = scale q k^T + mask          p = softmax(z) along the keys that are seen
  *     y = dropout(p) v                lse = log of the sum of e^z over them
  *
- * A query that sees no key (S = 0 among them) gets y = 0 and lse = +inf, and has no part in any
+ * lse is rounded to f32, and lse_low is what that took from it: lse + lse_low is the logarithm. A query
+ * that sees no key (S = 0 among them) gets y = 0, lse = +inf and lse_low = 0, and has no part in any
  * gradient.
  *
  * @param dev  device that owns every buffer below
- * @param p    uses q, k, v, mask, y, lse, causal, scale, dropout, rng
+ * @param p    uses q, k, v, mask, y, lse, lse_low, causal, scale, dropout, rng
  *
- * Saved     q, k, v, mask, y, lse
+ * Saved     q, k, v, mask, y, lse, lse_low
  * Numerics  products, softmax and sums in f32 whatever the dtype; keys are taken in blocks, the sum
  *           of those before being rescaled (online softmax). No atomics: equal calls give equal bits
  * Data      NaN in a query makes its row NaN, NaN in a key those of all queries that see it; causal and
@@ -84,18 +86,19 @@ struct atto_attention_args {
 ATTO_API atto_status atto_attention_forward(atto_device *dev, const struct atto_attention_args *p);
 
 /**
- * Its gradients. Probabilities are computed again from lse, masks from rng.
+ * Its gradients. Probabilities are computed again from lse and lse_low, masks from rng.
  *
  *     dv = dropout(p)^T dy        dz = p * (dropout'(dy v^T) - sum of dy * y)
  *     dq = scale dz k             dk = scale dz^T q              (+ old, with add_...)
  *
  * Heads of queries that share keys add up in dk and dv.
  *
- * Numerics  probabilities are e^(z - lse), and off by |lse| 2^-24 of themselves, as lse is one f32. A
- *           query all of whose scores are near -1e9, of a mask that should have hidden its keys by
- *           -inf or 0, has gradients that are as many times too large as it has keys
+ * Numerics  probabilities are e^((z - lse) - lse_low), as good as forward's for scores of any size.
+ *           Without lse_low they are off by |lse| 2^-24 of themselves: 6e-4 where scores are around
+ *           -1e4; around -1e9, of a mask on all keys that a query sees, gradients are as many times
+ *           too large as these are
  *
- * @param p  uses what forward used (y and lse as it left them), and dy, dq, dk, dv
+ * @param p  uses what forward used (y, lse and lse_low as it left them), and dy, dq, dk, dv
  */
 ATTO_API atto_status atto_attention_backward(atto_device *dev, const struct atto_attention_args *p);
 

@@ -243,8 +243,8 @@
 #define ATTO_MATMUL_FIELDS(F)                                                                  \
     F(a, IN_NEEDED) F(b, IN_NEEDED) F(y, OUT) F(dy, DIN) F(da, DOUT) F(db, DOUT)
 #define ATTO_ATTENTION_FIELDS(F)                                                               \
-    F(q, IN) F(k, IN) F(v, IN) F(mask, IN_OPT) F(y, SAVED) F(lse, SAVED_FWD_OPT) F(dy, DIN)    \
-    F(dq, DOUT) F(dk, DOUT) F(dv, DOUT)
+    F(q, IN) F(k, IN) F(v, IN) F(mask, IN_OPT) F(y, SAVED) F(lse, SAVED_FWD_OPT)               \
+    F(lse_low, SAVED_OPT) F(dy, DIN) F(dq, DOUT) F(dk, DOUT) F(dv, DOUT)
 #define ATTO_ROPE_FIELDS(F)                                                                    \
     F(x, IN_FWD) F(cos, IN) F(sin, IN) F(position, IN_OPT) F(y, OUT) F(dy, DIN) F(dx, DOUT)
 /* clang-format on */

@@ -196,14 +196,23 @@ static void store_rows(const job *j, const place *at, int64_t row, const float *
     }
 }
 
+/* A row's number in lse or lse_low. */
+static float *number_of(const atto_tensor *t, const atto__heads *strides, const place *at,
+                        int64_t row)
+{
+    return (float *)(void *)element_of(t, row_at(strides, at, row));
+}
+
 static void store_lse(const job *j, const place *at, int64_t row, const online *o)
 {
-    const atto_tensor *t = j->a->lse;
-    if (!t) return;
+    const struct atto_attention_args *a = j->a;
     const int32_t rows = least(j->p.queries - row, BLOCK_QUERIES);
     for (int32_t q = 0; q < rows; q++) {
-        float *lse = (float *)(void *)element_of(t, row_at(&j->p.lse, at, row + q));
-        *lse = o->sum[q] == 0.0f ? INFINITY : o->top[q] + attop_log(o->sum[q]);
+        const bool blind = o->sum[q] == 0.0f;
+        const float top = o->top[q], last = attop_log(o->sum[q]), lse = top + last;
+        if (a->lse) *number_of(a->lse, &j->p.lse, at, row + q) = blind ? INFINITY : lse;
+        if (a->lse_low)
+            *number_of(a->lse_low, &j->p.lse_low, at, row + q) = blind ? 0.0f : (top - lse) + last;
     }
 }
 
@@ -364,16 +373,16 @@ static void sum_deltas(const void *job_, int64_t begin, int64_t end)
 }
 
 /* Of rows that are not there: a probability of 0. */
-static void load_row_sums(const job *j, const place *at, int64_t row, int32_t rows, float *lse,
-                          float *delta)
+static void load_row_sums(const job *j, const place *at, int64_t row, int32_t rows, row_sums *out)
 {
-    const atto_tensor *t = j->a->lse;
+    const struct atto_attention_args *a = j->a;
     for (int32_t q = 0; q < BLOCK_QUERIES; q++) {
-        lse[q] = INFINITY;
-        delta[q] = 0.0f;
+        out->lse[q] = INFINITY;
+        out->lse_low[q] = out->delta[q] = 0.0f;
         if (q >= rows) continue;
-        lse[q] = *(const float *)(const void *)element_of(t, row_at(&j->p.lse, at, row + q));
-        delta[q] = j->delta[row_number(j, at, row + q)];
+        out->lse[q] = *number_of(a->lse, &j->p.lse, at, row + q);
+        if (a->lse_low) out->lse_low[q] = *number_of(a->lse_low, &j->p.lse_low, at, row + q);
+        out->delta[q] = j->delta[row_number(j, at, row + q)];
     }
 }
 
@@ -394,12 +403,12 @@ static void backward_block(const job *j, const backward_room *r, const place *at
                            int64_t row, float *dq)
 {
     const struct atto_attention_args *a = j->a;
-    float lse[BLOCK_QUERIES], delta[BLOCK_QUERIES];
-    load_row_sums(j, at, row, b->rows, lse, delta);
+    row_sums sums;
+    load_row_sums(j, at, row, b->rows, &sums);
     pack_queries(j, r, at, row, b->rows);
     const int32_t keys = masked_scores(b, r->keys, r->queries, j->p.d, r->masks, r->scores);
     score(r->values, r->dy, j->p.e, keys, b->rows, r->d);
-    differentiate(lse, delta, factors_of(b, r->masks), b->keys, r->scores, r->d);
+    differentiate(&sums, factors_of(b, r->masks), b->keys, r->scores, r->d);
     const size_t rest = (size_t)((keys - b->keys) * BLOCK_QUERIES) * sizeof(float);
     memset(r->scores + b->keys * BLOCK_QUERIES, 0, rest);
     memset(r->d + b->keys * BLOCK_QUERIES, 0, rest);

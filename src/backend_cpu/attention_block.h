@@ -282,10 +282,15 @@ static void scale_by(const float *b, int32_t n, float *a)
     for (int32_t i = 0; i < n; i++) a[i] *= b[i];
 }
 
+/* Of each query: the logarithm of its sum, what rounding took from that, and the sum of dy * y. */
+typedef struct row_sums {
+    float lse[BLOCK_QUERIES], lse_low[BLOCK_QUERIES], delta[BLOCK_QUERIES];
+} row_sums;
+
 /* Scores become probabilities, as dropout leaves them; d, gradients of those, becomes the gradient
  * of the scores. factors NULL: no dropout. */
-static void differentiate(const float *lse, const float *delta, const float *factors, int32_t keys,
-                          float *scores, float *d)
+static void differentiate(const row_sums *of, const float *factors, int32_t keys, float *scores,
+                          float *d)
 {
     for (int32_t key = 0; key < keys; key++) {
         const int32_t at = key * BLOCK_QUERIES;
@@ -293,8 +298,8 @@ static void differentiate(const float *lse, const float *delta, const float *fac
         if (factors) scale_by(factors + at, BLOCK_QUERIES, dp);
         ATTO_SIMD
         for (int32_t q = 0; q < BLOCK_QUERIES; q++) {
-            const float e = attop_exp_neg(p[q] - lse[q]);
-            dp[q] = e * (dp[q] - delta[q]);
+            const float e = attop_exp_neg((p[q] - of->lse[q]) - of->lse_low[q]);
+            dp[q] = e * (dp[q] - of->delta[q]);
             p[q] = e;
         }
         if (factors) scale_by(factors + at, BLOCK_QUERIES, p);

@@ -96,6 +96,8 @@ static void arg_heads(atto__args *args, const atto_tensor *t, const atto__heads 
 static void arg_lse(atto__args *args, const call *c)
 {
     arg_heads(args, c->a->lse, &c->p.lse);
+    arg_heads(args, c->a->lse_low, &c->p.lse_low);
+    atto__arg_uint(args, (c->a->lse ? 1u : 0u) | (c->a->lse_low ? 2u : 0u));
 }
 
 /* ATTO_SCENE_PARAMETERS, batches before them. */
@@ -157,7 +159,6 @@ static atto_status join_parts(const call *c, const atto_tensor *partial, int64_t
     atto__arg_tensor(&args, partial);
     arg_heads(&args, c->a->y, &p->y);
     arg_lse(&args, c);
-    atto__arg_uint(&args, c->a->lse != NULL);
     atto__arg_uint(&args, (uint32_t)parts);
     atto__arg_uint(&args, (uint32_t)p->heads);
     atto__arg_uint(&args, (uint32_t)p->queries);
@@ -174,7 +175,6 @@ static void arg_forward(atto__args *args, const call *c)
     arg_heads(args, a->v, &c->p.v);
     arg_heads(args, a->y, &c->p.y);
     arg_lse(args, c);
-    atto__arg_uint(args, a->lse != NULL);
 }
 
 /* In parts of so many keys. */

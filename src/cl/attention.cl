@@ -87,6 +87,20 @@
 #define ATTO_SPLIT_PARAMETERS
 #endif
 
+/* Logarithms of rows' sums, and what rounding took from them. given: bit 0: lse is there, 1: lse_low. */
+#define ATTO_LSE_PARAMETERS(access)                                                            \
+    __global access *lse, const ulong lse_at, const ulong4 lse_step, __global access *lse_low, \
+        const ulong lse_low_at, const ulong4 lse_low_step, const uint lse_given
+
+/* Of one row, whose sum is 0 where it sees nothing. */
+static inline void put_lse(__global float *lse, __global float *lse_low, uint given, float top,
+                           float sum)
+{
+    const float last = log(sum), rounded = top + last;
+    if (given & 1) *lse = sum == 0.0f ? INFINITY : rounded;
+    if (given & 2) *lse_low = sum == 0.0f ? 0.0f : (top - rounded) + last;
+}
+
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_attention_forward)
 
 /* Of each row: the largest score yet, and this work-item's part of the sum of e^(score - largest). */
@@ -158,14 +172,15 @@ ATTO_UNROLLED void invert_sums(const online *o, float *inverse, float *sums)
 }
 
 /* By the first work-item of each row. */
-ATTO_UNROLLED void put_lse(__global float *lse, ulong step, uint m0, uint count, place at,
-                           const online *o)
+ATTO_UNROLLED void put_rows_lse(__global float *lse, ulong step, __global float *lse_low,
+                                ulong low_step, uint given, uint m0, uint count, place at,
+                                const online *o)
 {
 #pragma unroll ATTO_UNROLL
     for (uint i = 0; i < ATTO_ITEM_M; i++) {
         const uint row = m0 + row_of(at, i);
         if (row < count)
-            lse[row * step] = o->sum[i] == 0.0f ? INFINITY : o->top[i] + log(o->sum[i]);
+            put_lse(lse + row * step, lse_low + row * low_step, given, o->top[i], o->sum[i]);
     }
 }
 #endif
@@ -188,8 +203,7 @@ __kernel __attribute__((reqd_work_group_size(ATTO_GROUP, 1, 1))) void atto_atten
     __global const ATTO_T *q, const ulong q_at, const ulong4 q_step, __global const ATTO_T *k,
     const ulong k_at, const ulong4 k_step, __global const ATTO_T *v, const ulong v_at,
     const ulong4 v_step, __global ATTO_T *y, const ulong y_at, const ulong4 y_step,
-    __global float *lse, const ulong lse_at, const ulong4 lse_step,
-    const uint has_lse ATTO_SPLIT_PARAMETERS, const uint batches ATTO_SCENE_PARAMETERS)
+    ATTO_LSE_PARAMETERS(float) ATTO_SPLIT_PARAMETERS, const uint batches ATTO_SCENE_PARAMETERS)
 {
     MEMORY;
     const place at = place_of_item();
@@ -234,8 +248,10 @@ __kernel __attribute__((reqd_work_group_size(ATTO_GROUP, 1, 1))) void atto_atten
 #else
     float inverse[ATTO_ITEM_M];
     invert_sums(&o, inverse, sums);
-    if (has_lse && at.tx == 0)
-        put_lse(lse + lse_at + b * lse_step.x + h * lse_step.y, lse_step.z, m0, queries, at, &o);
+    if (lse_given && at.tx == 0)
+        put_rows_lse(lse + lse_at + b * lse_step.x + h * lse_step.y, lse_step.z,
+                     lse_low + lse_low_at + b * lse_low_step.x + h * lse_low_step.y, lse_low_step.z,
+                     lse_given, m0, queries, at, &o);
     store_sums(y + y_at + b * y_step.x + h * y_step.y, y_step.z, m0, queries, ATTO_OUT, at, inverse,
                0, sums);
 #endif
@@ -246,9 +262,9 @@ __kernel __attribute__((reqd_work_group_size(ATTO_GROUP, 1, 1))) void atto_atten
 /* A work-group has a row of [batches, heads, queries], each of which the parts have summed up. */
 __kernel __attribute__((reqd_work_group_size(ATTO_GROUP, 1, 1))) void
 atto_attention_join(__global const float *partial, const ulong partial_at, __global ATTO_T *y,
-                    const ulong y_at, const ulong4 y_step, __global float *lse, const ulong lse_at,
-                    const ulong4 lse_step, const uint has_lse, const uint parts, const uint heads,
-                    const uint queries, const ulong rows_of_a_part)
+                    const ulong y_at, const ulong4 y_step, ATTO_LSE_PARAMETERS(float),
+                    const uint parts, const uint heads, const uint queries,
+                    const ulong rows_of_a_part)
 {
     const size_t number = get_group_id(0), query = number % queries, head = number / queries;
     const size_t h = head % heads, b = head / heads, step = rows_of_a_part * PART_FLOATS;
@@ -266,9 +282,11 @@ atto_attention_join(__global const float *partial, const ulong partial_at, __glo
         atto_store(y, y_at + b * y_step.x + h * y_step.y + query * y_step.z + e,
                    sum == 0.0f ? 0.0f : v / sum);
     }
-    if (has_lse && get_local_id(0) == 0)
-        lse[lse_at + b * lse_step.x + h * lse_step.y + query * lse_step.z] =
-            sum == 0.0f ? INFINITY : top + log(sum);
+    if (get_local_id(0) == 0)
+        put_lse(lse + lse_at + b * lse_step.x + h * lse_step.y + query * lse_step.z,
+                lse_low + lse_low_at + b * lse_low_step.x + h * lse_low_step.y +
+                    query * lse_low_step.z,
+                lse_given, top, sum);
 }
 #endif
 
@@ -304,22 +322,30 @@ atto_attention_delta(__global const ATTO_T *y, const ulong y_at, const ulong4 y_
 
 /* ---- backward ---- */
 
-/* Rows of lse and delta of a head. */
+/* Rows of lse, lse_low and delta of a head. */
 typedef struct row_sums {
-    __global const float *lse, *delta;
-    ulong step; /* of lse */
+    __global const float *lse, *lse_low, *delta;
+    ulong step, low_step; /* of lse and lse_low */
+    uint has_low;
 } row_sums;
 
-#define ROW_SUMS_OF(b, h)                                                      \
-    {                                                                          \
-        lse + lse_at + (b)*lse_step.x + (h)*lse_step.y,                        \
-            delta + delta_at + ((size_t)(b)*heads + (h)) * queries, lse_step.z \
+#define ROW_SUMS_OF(b, h)                                                                       \
+    {                                                                                           \
+        lse + lse_at + (b)*lse_step.x + (h)*lse_step.y,                                         \
+            lse_low + lse_low_at + (b)*lse_low_step.x + (h)*lse_low_step.y,                     \
+            delta + delta_at + ((size_t)(b)*heads + (h)) * queries, lse_step.z, lse_low_step.z, \
+            lse_given & 2                                                                       \
     }
 
 /* Of a query that is not there: one whose probabilities are 0. */
 static inline float lse_of(const scene *c, const row_sums *r, uint query)
 {
     return query < c->queries ? r->lse[query * r->step] : INFINITY;
+}
+
+static inline float lse_low_of(const scene *c, const row_sums *r, uint query)
+{
+    return r->has_low && query < c->queries ? r->lse_low[query * r->low_step] : 0.0f;
 }
 
 static inline float delta_of(const scene *c, const row_sums *r, uint query)
@@ -344,8 +370,9 @@ ATTO_UNROLLED void exponentiate_columns(const scene *c, const row_sums *r, uint 
 #pragma unroll ATTO_UNROLL
     for (uint j = 0; j < ATTO_ITEM_N; j++) {
         const float top = lse_of(c, r, n0 + score_column_of(at, j));
+        const float low = lse_low_of(c, r, n0 + score_column_of(at, j));
 #pragma unroll ATTO_UNROLL
-        for (uint i = 0; i < ATTO_ITEM_M; i++) s[i][j] = attop_exp_share(s[i][j] - top);
+        for (uint i = 0; i < ATTO_ITEM_M; i++) s[i][j] = attop_exp_share((s[i][j] - top) - low);
     }
 }
 
@@ -390,10 +417,10 @@ __kernel __attribute__((reqd_work_group_size(ATTO_GROUP, 1, 1))) void atto_atten
     __global const ATTO_T *q, const ulong q_at, const ulong4 q_step, __global const ATTO_T *k,
     const ulong k_at, const ulong4 k_step, __global const ATTO_T *v, const ulong v_at,
     const ulong4 v_step, __global const ATTO_T *dy, const ulong dy_at, const ulong4 dy_step,
-    __global const float *lse, const ulong lse_at, const ulong4 lse_step,
-    __global const float *delta, const ulong delta_at, __global ATTO_T *dk, const ulong dk_at,
-    const ulong4 dk_step, __global ATTO_T *dv, const ulong dv_at, const ulong4 dv_step,
-    const uint wanted, const uint add, const uint batches ATTO_SCENE_PARAMETERS)
+    ATTO_LSE_PARAMETERS(const float), __global const float *delta, const ulong delta_at,
+    __global ATTO_T *dk, const ulong dk_at, const ulong4 dk_step, __global ATTO_T *dv,
+    const ulong dv_at, const ulong4 dv_step, const uint wanted, const uint add,
+    const uint batches ATTO_SCENE_PARAMETERS)
 {
     MEMORY;
     const place at = place_of_item();
@@ -455,9 +482,9 @@ __kernel __attribute__((reqd_work_group_size(ATTO_GROUP, 1, 1))) void atto_atten
     __global const ATTO_T *q, const ulong q_at, const ulong4 q_step, __global const ATTO_T *k,
     const ulong k_at, const ulong4 k_step, __global const ATTO_T *v, const ulong v_at,
     const ulong4 v_step, __global const ATTO_T *dy, const ulong dy_at, const ulong4 dy_step,
-    __global const float *lse, const ulong lse_at, const ulong4 lse_step,
-    __global const float *delta, const ulong delta_at, __global ATTO_T *dq, const ulong dq_at,
-    const ulong4 dq_step, const uint add, const uint batches ATTO_SCENE_PARAMETERS)
+    ATTO_LSE_PARAMETERS(const float), __global const float *delta, const ulong delta_at,
+    __global ATTO_T *dq, const ulong dq_at, const ulong4 dq_step, const uint add,
+    const uint batches ATTO_SCENE_PARAMETERS)
 {
     MEMORY;
     const place at = place_of_item();
@@ -470,11 +497,12 @@ __kernel __attribute__((reqd_work_group_size(ATTO_GROUP, 1, 1))) void atto_atten
     const mask m = MASK_OF(b, h);
     const uint end = keys_seen(&c, min(m0 + ATTO_M, queries) - 1);
     const row_sums of_rows = ROW_SUMS_OF(b, h);
-    float top[ATTO_ITEM_M], sum[ATTO_ITEM_M], factor[ATTO_ITEM_M];
+    float top[ATTO_ITEM_M], low[ATTO_ITEM_M], sum[ATTO_ITEM_M], factor[ATTO_ITEM_M];
     float sums[ATTO_ITEM_M * SHARE(ATTO_HEAD)];
 #pragma unroll ATTO_UNROLL
     for (uint i = 0; i < ATTO_ITEM_M; i++) {
         top[i] = lse_of(&c, &of_rows, m0 + row_of(at, i));
+        low[i] = lse_low_of(&c, &of_rows, m0 + row_of(at, i));
         sum[i] = delta_of(&c, &of_rows, m0 + row_of(at, i));
         factor[i] = logit_scale;
     }
@@ -488,7 +516,8 @@ __kernel __attribute__((reqd_work_group_size(ATTO_GROUP, 1, 1))) void atto_atten
 #pragma unroll ATTO_UNROLL
         for (uint i = 0; i < ATTO_ITEM_M; i++) {
 #pragma unroll ATTO_UNROLL
-            for (uint j = 0; j < ATTO_ITEM_N; j++) s[i][j] = attop_exp_share(s[i][j] - top[i]);
+            for (uint j = 0; j < ATTO_ITEM_N; j++)
+                s[i][j] = attop_exp_share((s[i][j] - top[i]) - low[i]);
         }
         put_tile(s, at, tile); /* registers for the product are worth more */
         score(of_dy, m0, of_v, n0, ATTO_OUT, at, stage, d);

@@ -102,6 +102,7 @@ atto_status atto__attention_check(const struct atto_attention_args *a, atto__dir
     const atto__expected list[] = {
         { "y", a->y, y, dtype, false },
         { "lse", a->lse, lse_shape(a->q), ATTO_F32, false },
+        { "lse_low", a->lse_low, lse_shape(a->q), ATTO_F32, false },
         { "dy", forward ? NULL : a->dy, y, dtype, false },
         { "dq", forward ? NULL : a->dq, q, dtype, false },
         { "dk", forward ? NULL : a->dk, k, dtype, false },
@@ -175,6 +176,8 @@ atto_var atto_scaled_dot_product_attention(atto_tape *tape, atto_var q, atto_var
     const atto__result results[] = {
         { .field = FIELD(y), .like_inputs = true, .shape = output_shape(tq, tv), .ordered = true },
         { .field = FIELD(lse), .dtype = ATTO_F32, .shape = lse_shape(tq), .only_saved = true },
+        { .field = FIELD(lse_low), .dtype = ATTO_F32, .shape = lse_shape(tq), .only_saved = true },
     };
-    return atto__record_op(tape, ATTO_OP_ATTENTION, &args, inputs, masked ? 4 : 3, results, 2);
+    return atto__record_op(tape, ATTO_OP_ATTENTION, &args, inputs, masked ? 4 : 3, results,
+                           COUNT_OF(results));
 }

@@ -74,6 +74,7 @@ static void build_attention(grid_scene *s)
     const atto_shape q = shape_of_q(c), y = shape_of_y(c), p = shape_of_p(c);
     const atto_shape k = shape_of_keys(c, q.dim[3]), v = shape_of_keys(c, y.dim[3]);
     const atto_shape mask = atto_shape2(p.dim[2], p.dim[3]);
+    const atto_shape rows = atto_shape3(q.dim[0], q.dim[1], q.dim[2]);
     const int kind = grid_int(c, "mask");
     grid_input(s, "q", c->dtype, q, GRID_NORMAL, 1);
     grid_input(s, "k", c->dtype, k, GRID_NORMAL, 3);
@@ -83,7 +84,8 @@ static void build_attention(grid_scene *s)
     if (kind != MASK_NONE)
         grid_input(s, "mask", kind == MASK_BOOL ? ATTO_I32 : ATTO_F32, mask, GRID_NORMAL, 5);
     grid_output(s, "y", c->dtype, y, GRID_FORWARD, true);
-    grid_output(s, "lse", ATTO_F32, atto_shape3(q.dim[0], q.dim[1], q.dim[2]), GRID_FORWARD, true);
+    grid_output(s, "lse", ATTO_F32, rows, GRID_FORWARD, true);
+    grid_output(s, "lse_low", ATTO_F32, rows, GRID_FORWARD, true);
     if (grid_get(c, "dropout") > 0.0) grid_output(s, "keep", ATTO_F32, p, GRID_FORWARD, true);
     grid_output(s, "dq", c->dtype, q, GRID_BACKWARD, true);
     grid_output(s, "dk", c->dtype, k, GRID_BACKWARD, true);
@@ -110,6 +112,7 @@ static atto_status call_attention(grid_scene *s, bool backward)
                                            .mask = grid_at(s, "mask"),
                                            .y = grid_at(s, "y"),
                                            .lse = grid_at(s, "lse"),
+                                           .lse_low = grid_at(s, "lse_low"),
                                            .dy = grid_at(s, "dy"),
                                            .dq = grid_at(s, "dq"),
                                            .dk = grid_at(s, "dk"),
@@ -167,14 +170,18 @@ static void answer_attention(grid_scene *s)
                                  .dy = grid_held(s, "dy"),
                                  .causal = (atto_causal)grid_int(c, "causal"),
                                  .p = (float)grid_get(c, "dropout"),
-                                 .rng = rng };
+                                 .rng = rng,
+                                 .lse = grid_held(s, "lse"),
+                                 .with_low = true };
     const int64_t rows = o.batches * o.heads * o.queries, keys = grid_product(v, 0, 3);
     oracle_sum *sy = sums_of(s, rows * o.e), *lse = sums_of(s, rows), *dq = sums_of(s, rows * o.d);
     oracle_sum *dk = sums_of(s, keys * o.d), *dv = sums_of(s, keys * o.e);
-    oracle_attention_forward(&o, sy, lse);
+    oracle_sum *low = sums_of(s, rows);
+    oracle_attention_forward(&o, sy, lse, low);
     oracle_attention_backward(&o, dq, dk, dv);
     put_sums(s, "y", sy, rows * o.e);
     put_sums(s, "lse", lse, rows);
+    put_sums(s, "lse_low", low, rows);
     put_sums(s, "dq", dq, rows * o.d);
     put_sums(s, "dk", dk, keys * o.d);
     put_sums(s, "dv", dv, keys * o.e);
