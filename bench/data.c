@@ -309,7 +309,12 @@ static int64_t set_bytes(const bench *b, const bench_case *c, int64_t *moved)
     if (c->row->attention.width > 0) {
         const bench_heads s = bench_heads_of(b, c->row);
         const int64_t queries = s.heads * s.queries, keys = s.shared * s.keys;
-        if (s.weights > 0) return *moved = 2 * s.batches * s.width * size * queries;
+        if (s.weights >
+            0) { /* with what its ops hand on: as much as x for each square of weights */
+            const int64_t x = s.batches * s.width * size * queries;
+            *moved = (2 + s.weights) * x;
+            return 2 * x;
+        }
         *moved = 2 * s.batches * s.width * size * (queries + keys); /* at the least */
         return 2 * *moved;
     }

@@ -480,9 +480,11 @@ def sets_of(make, row):
     if row.op.startswith("matmul"):
         batch, m, n, k = row.shape
         elements = batch * (m * n + m * k + n * k)
-    if row.op in ("mha", "transformer block") or row.op.startswith("attention"):
+    squares = {"mha": 4, "transformer block": 12}.get(row.op, 0)  # of weights: about as many results like x
+    if squares or row.op.startswith("attention"):
         batches, heads, shared, queries, keys, width = row.shape
         elements = batches * width * (heads * queries + shared * keys)
+        elements += batches * heads * queries * width * squares // 2
     item = torch.empty((), dtype=row.dtype).element_size()
     wanted = GPU_BYTES if row.cuda else CPU_BYTES
     count = min(MOST_SETS, max(1, -(-wanted // (2 * elements * item))))
