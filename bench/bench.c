@@ -147,6 +147,11 @@ void bench_close(bench *b)
 
 /* One sample. */
 
+static atto_status prepare_next(bench *b, const bench_case *c)
+{
+    return c->row->before ? c->row->before(b->dev, c->row, &b->sets[b->next]) : ATTO_OK;
+}
+
 static atto_status call_next(bench *b, const bench_case *c)
 {
     const bench_tensors *set = &b->sets[b->next];
@@ -154,14 +159,19 @@ static atto_status call_next(bench *b, const bench_case *c)
     return c->row->call(b->dev, c->row, set);
 }
 
+/* Calls behind the first one have what goes before them inside the time: such rows get one. */
 static atto_status call_times(bench *b, const bench_case *c, int32_t launches)
 {
-    for (int32_t i = 0; i < launches; i++) BENCH_TRY(call_next(b, c));
+    for (int32_t i = 0; i < launches; i++) {
+        if (i > 0) BENCH_TRY(prepare_next(b, c));
+        BENCH_TRY(call_next(b, c));
+    }
     return ATTO_OK;
 }
 
 static atto_status sample_wall(bench *b, const bench_case *c, int32_t launches, double *out_ms)
 {
+    BENCH_TRY(prepare_next(b, c));
     BENCH_TRY(atto_device_sync(b->dev));
     const double start = bench_clock();
     BENCH_TRY(call_times(b, c, launches));
@@ -170,12 +180,13 @@ static atto_status sample_wall(bench *b, const bench_case *c, int32_t launches, 
     return ATTO_OK;
 }
 
-/* One untimed call first: while the device works on it the host enqueues the rest, so the time
- * between the events holds no host work. */
+/* One untimed call first, or what goes before the timed one: while the device works on it the host
+ * enqueues the rest, so the time between the events holds no host work. */
 static atto_status sample_events(bench *b, const bench_case *c, int32_t launches, double *out_ms)
 {
     atto_event *start = NULL, *end = NULL;
-    BENCH_TRY(call_next(b, c));
+    BENCH_TRY(prepare_next(b, c));
+    if (!c->row->before) BENCH_TRY(call_next(b, c));
     atto_status status = atto_event_record(b->dev, &start);
     if (status == ATTO_OK) status = call_times(b, c, launches);
     if (status == ATTO_OK) status = atto_event_record(b->dev, &end);
@@ -187,6 +198,7 @@ static atto_status sample_events(bench *b, const bench_case *c, int32_t launches
 
 static atto_status sample(bench *b, const bench_case *c, int32_t launches, double *out_ms)
 {
+    if (c->row->before) launches = 1;
     BENCH_TRY(b->events ? sample_events(b, c, launches, out_ms)
                         : sample_wall(b, c, launches, out_ms));
     *out_ms /= launches;
@@ -198,6 +210,7 @@ static atto_status warm_up(bench *b, const bench_case *c, bench_result *out)
 {
     atto_device_stats before, after;
     BENCH_TRY(atto_device_stats_get(b->dev, &before));
+    BENCH_TRY(prepare_next(b, c));
     BENCH_TRY(call_times(b, c, b->set_count));
     BENCH_TRY(atto_device_stats_get(b->dev, &after));
     out->hidden_copies = after.hidden_copies != before.hidden_copies;
@@ -249,7 +262,9 @@ static void count_matrix_work(const bench_case *c, const bench_tensors *t, bench
     if (backward && c->row->act.kind != ATTO_ACT_IDENTITY) r->bytes += bytes_of(&t->z);
 }
 
-/* Queries, keys and values read and y written; backward reads y and dy and writes three gradients. */
+/* Queries, keys and values read and y written; backward reads y and dy and writes three gradients. A
+ * module reads x and its weights, backward dy as well, and writes what is like them; each weight has a
+ * product and a sum for each row, backward twice. */
 static void count_attention(const bench *b, const bench_case *c, const bench_tensors *t,
                             bench_result *r)
 {
@@ -259,6 +274,12 @@ static void count_attention(const bench *b, const bench_case *c, const bench_ten
     const double pairs = (double)(s.batches * s.heads * s.queries) * (double)s.keys;
     r->flops = c->row->flops * pairs * (double)s.width * (s.causal ? 0.5 : 1.0);
     r->bytes = 2.0 * (bytes_of(&t->x) + bytes_of(&t->w)) * (backward ? 2.0 : 1.0);
+    if (s.weights == 0) return;
+    const double features = (double)(s.heads * s.width), rows = (double)(s.batches * s.queries);
+    const double weights = (double)s.weights * features * features;
+    r->flops += (backward ? 4.0 : 2.0) * rows * weights;
+    r->bytes = (backward ? 3.0 : 2.0) * bytes_of(&t->x) +
+               (backward ? 2.0 : 1.0) * weights * (double)atto_dtype_size(c->dtype);
 }
 
 static void count_work(const bench *b, const bench_case *c, const bench_tensors *t, bench_result *r)
@@ -300,6 +321,7 @@ static atto_status measure(bench *b, const bench_case *c, bench_result *out)
 atto_status bench_run(bench *b, const bench_case *c)
 {
     BENCH_TRY(bench_make_sets(b, c));
+    BENCH_TRY(prepare_next(b, c));
     BENCH_TRY(call_next(b, c));
     return atto_device_sync(b->dev);
 }

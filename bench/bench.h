@@ -38,11 +38,12 @@ typedef struct bench_matrix {
     bool shared;     /* which have one w */
 } bench_matrix;
 
-/* The sizes of a row of attention; zeroed elsewhere. */
+/* The sizes of a row of attention, or of a module around it; zeroed elsewhere. */
 typedef struct bench_heads {
     int64_t batches, heads, shared; /* of queries, and of keys */
     int64_t queries, keys, width;
     bool causal;
+    int64_t weights; /* of the module, in squares of its heads' features, heads times width */
 } bench_heads;
 
 /* The tensors that rows may use; contents of outputs are undefined. Elementwise rows have the first
@@ -72,6 +73,8 @@ typedef struct bench_row {
     const char *op;
     const char *pass; /* "forward", "backward", or "-" */
     atto_status (*call)(atto_device *dev, const struct bench_row *row, const bench_tensors *t);
+    /* NULL, or what has to be done before each call; not timed. */
+    atto_status (*before)(atto_device *dev, const struct bench_row *row, const bench_tensors *t);
     /* NULL, or makes t->extra (released with the set) for a set whose other tensors are there. */
     atto_status (*prepare)(atto_device *dev, const struct bench_row *row, bench_tensors *t);
     /* Shape of the tensors where bench_elements are 67,108,864, with others more or fewer rows;
@@ -118,7 +121,8 @@ typedef struct bench_row {
     X(loss)             \
     X(nll_loss)         \
     X(layer_norm)       \
-    X(batch_norm) X(group_norm) X(pool) X(index_select) X(gather) X(matmul) X(attention) X(rope)
+    X(batch_norm)       \
+    X(group_norm) X(pool) X(index_select) X(gather) X(matmul) X(attention) X(module) X(rope)
 
 #define X(name)                                   \
     extern const bench_row bench_##name##_rows[]; \
@@ -208,11 +212,13 @@ void bench_case_text(const bench_case *c, char *out, size_t size);
  * halved until no tensor has more elements than the options say. */
 bench_matrix bench_matrix_of(const bench *b, const bench_row *row);
 
-/* The same of attention, where batches are halved before heads. */
+/* The same of attention, where batches are halved before heads; modules have an eighth of the batches
+ * on CPUs. */
 bench_heads bench_heads_of(const bench *b, const bench_row *row);
 
-/* bench_optim.c: frees the optimiser that its rows have made. */
+/* bench_optim.c, bench_module.c: free the optimiser, the module that their rows have made. */
 void bench_optim_drop(void);
+void bench_module_drop(void);
 
 /* Elements per tensor of that dtype. */
 int64_t bench_elements(const bench *b, atto_dtype dtype);

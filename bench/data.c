@@ -206,6 +206,7 @@ static int64_t heads_elements(const bench_heads *s)
 bench_heads bench_heads_of(const bench *b, const bench_row *row)
 {
     bench_heads s = row->attention;
+    if (b->is_cpu && s.weights > 0) s.batches = (s.batches + 7) / 8;
     if (b->is_cpu && s.queries >= 1024) s.queries /= 4;
     if (b->is_cpu && s.keys >= 1024) s.keys /= 4;
     while (s.batches > 1 && heads_elements(&s) > b->options.elements) s.batches /= 2;
@@ -232,6 +233,11 @@ static atto_status allocate_heads(bench *b, const bench_case *c, bench_tensors *
     } parts[] = { { &out->x, q }, { &out->w, k },   { &out->b, k },  { &out->dy, q },
                   { &out->z, q }, { &out->out, q }, { &out->dw, k }, { &out->db, k } };
     const bool forward = strcmp(c->row->pass, "forward") == 0;
+    if (s.weights > 0) { /* [N, T, E]; the rest is the module's */
+        const atto_shape x = atto_shape3(s.batches, s.queries, s.heads * s.width);
+        BENCH_TRY(make_tensor(b->dev, c->dtype, x, BENCH_DENSE, &out->x));
+        return make_tensor(b->dev, c->dtype, x, BENCH_DENSE, &out->dy);
+    }
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         const atto_tensor *t = parts[i].t;
         if (forward && (t == &out->dy || t == &out->dw || t == &out->db)) continue;
@@ -303,6 +309,12 @@ static int64_t set_bytes(const bench *b, const bench_case *c, int64_t *moved)
     if (c->row->attention.width > 0) {
         const bench_heads s = bench_heads_of(b, c->row);
         const int64_t queries = s.heads * s.queries, keys = s.shared * s.keys;
+        if (s.weights >
+            0) { /* with what its ops hand on: as much as x for each square of weights */
+            const int64_t x = s.batches * s.width * size * queries;
+            *moved = (2 + s.weights) * x;
+            return 2 * x;
+        }
         *moved = 2 * s.batches * s.width * size * (queries + keys); /* at the least */
         return 2 * *moved;
     }
@@ -358,6 +370,7 @@ void bench_free_sets(bench *b)
 {
     for (int32_t i = 0; i < b->set_count; i++) free_set(&b->sets[i]);
     bench_optim_drop();
+    bench_module_drop();
     if (b->set_count > 0) (void)atto_device_trim(b->dev); /* the next sets have other sizes */
     b->set_count = 0;
     b->next = 0;

@@ -46,6 +46,7 @@ class Row:
         self.cuda, self.samples = question["device"] == "cuda", question["samples"]
         self.device = f"cuda:{question['index']}" if self.cuda else question["device"]
         self.dropout = question.get("dropout", 0.0)
+        self.module = None  # that all sets of tensors share
 
     def normal(self, *shape, grad=False):
         t = torch.randn(*shape, device=self.device, dtype=torch.float32).to(self.dtype)
@@ -124,6 +125,32 @@ def attention(causal):
         return calls(row, lambda q, k, v: F.scaled_dot_product_attention(
             q, k, v, is_causal=causal, enable_gqa=heads != shared), [q, k, v])
     return make
+
+
+def module(make):
+    """A module on x [N, T, E] of heads side by side; gradients are those of x and of all parameters."""
+    def run(row):
+        batches, heads, _, queries, _, width = row.shape
+        row.module = m = row.module or make(heads * width, heads).to(row.device, row.dtype)
+        # Without gradients PyTorch has a faster way in evaluation; nothing drops out in either.
+        m.train(row.backward())
+        x = row.normal(batches, queries, heads * width, grad=row.backward())
+        if not row.backward():
+            return calls(row, m, [x])
+        y = m(x)
+        wanted, dy = [x, *m.parameters()], torch.randn_like(y)
+        return lambda: torch.autograd.grad(y, wanted, dy, retain_graph=True)
+    return run
+
+
+class SelfAttention(torch.nn.MultiheadAttention):
+    def forward(self, x):
+        return super().forward(x, x, x, need_weights=False)[0]
+
+
+def transformer_block(features, heads):
+    return torch.nn.TransformerEncoderLayer(features, heads, 4 * features, dropout=0.0, activation="gelu",
+                                            batch_first=True, norm_first=True)
 
 
 def cross_entropy(row):
@@ -327,6 +354,8 @@ TORCH = {
     "matmul shared": matmul(False, shared=True),
     "attention": attention(False),
     "attention causal": attention(True),
+    "mha": module(lambda features, heads: SelfAttention(features, heads, batch_first=True)),
+    "transformer block": module(transformer_block),
     "cross_entropy": cross_entropy,
     "nll_loss": nll_loss,
     "embedding": embedding(65536),
@@ -451,9 +480,11 @@ def sets_of(make, row):
     if row.op.startswith("matmul"):
         batch, m, n, k = row.shape
         elements = batch * (m * n + m * k + n * k)
-    if row.op.startswith("attention"):
+    squares = {"mha": 4, "transformer block": 12}.get(row.op, 0)  # of weights: about as many results like x
+    if squares or row.op.startswith("attention"):
         batches, heads, shared, queries, keys, width = row.shape
         elements = batches * width * (heads * queries + shared * keys)
+        elements += batches * heads * queries * width * squares // 2
     item = torch.empty((), dtype=row.dtype).element_size()
     wanted = GPU_BYTES if row.cuda else CPU_BYTES
     count = min(MOST_SETS, max(1, -(-wanted // (2 * elements * item))))

@@ -239,73 +239,262 @@ def softmax(c):
 
 
 # ---- attention ----
+#
+# Here a tensor comes as a pair with what it is off by: 0.0 where it is exact.
 
 # Roundings of a probability and of the gradient of a score beside those of sums, as tests/oracle_attention.c counts
 # them.
 SHARE_ROUNDINGS, SCORE_ROUNDINGS = 26, 4
 
 
-def scores(c, q, k):
-    """scale q k^T + mask with -inf where a key is hidden, and what its roundings are."""
-    scale = q.shape[-1] ** -0.5
-    z, off = q @ k.mT * scale, long_sum(q.shape[-1], q @ k.mT, q.square() @ k.square().mT) * scale
+def exact(t):
+    return t, 0.0
+
+
+def each(f, pair):
+    """f of a tensor and of what it is off by."""
+    t, off = pair
+    return f(t), f(off) if torch.is_tensor(off) else off
+
+
+def passed(a, b):
+    """What a @ b is off by where its factors are."""
+    (x, x_off), (w, w_off) = a, b
+    off = x_off @ w.abs() if torch.is_tensor(x_off) else 0.0
+    if torch.is_tensor(w_off):
+        off = off + (x.abs() + x_off) @ w_off
+    return off
+
+
+def product(a, b):
+    """a @ b, with its own roundings."""
+    x, w = a[0], b[0]
+    y = x @ w
+    return y, passed(a, b) + long_sum(x.shape[-1], y, x.square() @ w.square())
+
+
+def turned(pair):
+    return each(lambda t: t.mT, pair)
+
+
+def scaled(pair, scale):
+    return each(lambda t: scale * t, pair)
+
+
+def row_sum(t):
+    return t.sum(-1, keepdim=True)
+
+
+def scores(q, k, seen, mask):
+    """scale q k^T + mask with -inf where a key is hidden, and what it is off by."""
+    z, off = scaled(product(q, turned(k)), q[0].shape[-1] ** -0.5)
     off = off + SCORE_ROUNDINGS * UNIT * z.abs()
-    rows, keys = z.shape[-2:]
-    mask = c.get("mask")
-    if mask is not None and c["mask"] == "added":
+    if mask is not None:
         z, off = z + mask, off + UNIT * (z + mask).abs()
-    seen = torch.ones(rows, keys, dtype=torch.bool, device=z.device)
-    if c["causal"] != "none":
-        seen = seen.tril(keys - rows if c["causal"] == "bottom_right" else 0)
-    if mask is not None and c["mask"] == "bool":
-        seen = seen & (mask != 0)
     return z.masked_fill(~seen, -float("inf")), off
 
 
-def add_up(t, like):
-    """Sums over the heads that share keys."""
-    b, g = like.shape[:2]
-    return t.reshape(b, g, -1, *t.shape[2:]).sum(2)
+class Shares:
+    """Probabilities from scores: forward's p and what it is off by, log of the sum, backward's."""
+
+    def __init__(self, z, z_off):
+        lse = torch.logsumexp(z, -1, keepdim=True)
+        blind, none = lse == -float("inf"), torch.zeros_like(lse)
+        self.p = torch.where(blind, torch.zeros_like(z), (z - lse).exp())
+        reach = torch.where(self.p > 0, (z - lse).abs() + z_off / UNIT, torch.zeros_like(z))
+        one = SHARE_ROUNDINGS + likely(z.shape[-1]) + row_sum(self.p * reach)
+        last = torch.where(blind, none, lse - z.amax(-1, keepdim=True))  # the sum's logarithm, beside the largest score
+        pair_off = UNIT * (one + 8 * last)  # of lse and lse_low together; lse alone is rounded once more
+        self.off = self.p * UNIT * (one + 2 * reach)
+        self.back_off = self.off + self.p * (pair_off + UNIT * (reach + 3 * last))
+        self.lse = (torch.where(blind, -lse, lse).squeeze(-1),
+                    (pair_off + UNIT * torch.where(blind, none, lse.abs())).squeeze(-1))
+        self.pair_off = pair_off.squeeze(-1)
+
+
+def attend(q, k, v, dy, seen, stored, mask=None, keep=1.0):
+    """All results of attention of [B, H, L, D]. stored: y as backward gets it, from y as forward has it."""
+    share, scale = Shares(*scores(q, k, seen, mask)), q[0].shape[-1] ** -0.5
+    p, kept = share.p, (share.p * keep, share.off * keep)
+    y = product(kept, v)
+    back = stored(y)
+    # dz = p (keep dp - delta)
+    dp, dp_off = product(dy, turned(v))
+    delta = row_sum(dy[0] * back[0])
+    delta_off = row_sum(dy[0].abs() * back[1] + dy[1] * (back[0].abs() + back[1])) + long_sum(
+        dy[0].shape[-1], delta, row_sum((dy[0] * back[0]).square()))
+    inner, inner_off = keep * dp - delta, keep * dp_off + delta_off
+    dz = (scale * p * inner, scale * (p * inner_off + share.back_off * (inner.abs() + inner_off) +
+                                      4 * UNIT * (p * inner).abs()))
+    return {"y": y, "lse": share.lse, "lse_low": (share.lse[0], share.pair_off), "dq": product(dz, k), "dk": product(turned(dz), q),
+            "dv": product(turned((kept[0], share.back_off * keep)), dy)}
+
+
+def causal(rows, keys, device, last=0):
+    """Row l sees the keys up to l + last."""
+    return torch.ones(rows, keys, dtype=torch.bool, device=device).tril(last)
 
 
 def attention(c):
-    """Backward starts from y as it is stored."""
+    """Backward starts from y as it is stored. Heads that share keys are as many more queries of one head."""
     q, k, v, dy = (c.get(name) for name in ("q", "k", "v", "dy"))
-    heads, scale = q.shape[1] // k.shape[1], q.shape[-1] ** -0.5
-    each_k, each_v = (t.repeat_interleave(heads, 1) for t in (k, v))
-    keep = c.stored("keep") if "keep" in c.tensors else 1.0
-    z, z_off = scores(c, q, each_k)
-    lse = torch.logsumexp(z, -1, keepdim=True)
-    blind = lse == -float("inf")
-    p = torch.where(blind, torch.zeros_like(z), (z - lse).exp())
-    reach = torch.where(p > 0, (z - lse).abs() + z_off / UNIT, torch.zeros_like(z))
-    keys, rows = z.shape[-1], z.shape[-2] * heads
-    one = SHARE_ROUNDINGS + likely(keys) + (p * reach).sum(-1, keepdim=True)
-    none = torch.zeros_like(lse)
-    last = torch.where(blind, none, lse - z.amax(-1, keepdim=True))  # the sum's logarithm, beside the largest score
-    lse_off = UNIT * (one + 8 * last)  # of lse and lse_low together; lse alone is rounded once more
-    p_off = p * UNIT * (one + 2 * reach)
-    y = (p * keep) @ each_v
-    y_off = (p_off * keep) @ each_v.abs() + long_sum(keys, y, (p * keep).square() @ each_v.square())
-    # dz = p (keep dp - delta)
-    dp, stored = dy @ each_v.mT, c.stored("y")
-    delta = (dy * stored).sum(-1, keepdim=True)
-    inner_off = keep * long_sum(v.shape[-1], dp, dy.square() @ each_v.square().mT) + long_sum(
-        v.shape[-1], delta, (dy * stored).square().sum(-1, keepdim=True))
-    inner = keep * dp - delta
-    p_off = p_off + p * (lse_off + UNIT * (reach + 3 * last))
-    dz, dz_off = p * inner, p * inner_off + p_off * inner.abs() + 4 * UNIT * (p * inner).abs()
-    dq = scale * dz @ each_k
-    dk, dv = scale * add_up(dz.mT @ q, k), add_up((p * keep).mT @ dy, v)
-    alone_off, low = lse_off + UNIT * torch.where(blind, none, lse.abs()), lse.squeeze(-1) - c.stored("lse")
-    return {"y": (y, y_off), "lse": (torch.where(blind, -lse, lse).squeeze(-1), alone_off.squeeze(-1)),
-            "lse_low": (torch.where(blind.squeeze(-1), none.squeeze(-1), low), lse_off.squeeze(-1)),
-            "keep": (keep, 0.0),
-            "dq": (dq, scale * dz_off @ each_k.abs() + long_sum(keys, dq, (scale * dz).square() @ each_k.square())),
-            "dk": (dk, scale * add_up(dz_off.mT @ q.abs(), k) + long_sum(
-                rows, dk, add_up((scale * dz).square().mT @ q.square(), k))),
-            "dv": (dv, add_up((p_off * keep).mT @ dy.abs(), v) + long_sum(
-                rows, dv, add_up((p * keep).square().mT @ dy.square(), v)))}
+    heads, rows, keys = q.shape[1] // k.shape[1], q.shape[2], k.shape[2]
+
+    def join(t):
+        return t.reshape(*k.shape[:2], heads * rows, -1)
+
+    seen = causal(rows, keys, q.device, {"none": keys, "top_left": 0, "bottom_right": keys - rows}[c["causal"]])
+    mask = c.get("mask")
+    if mask is not None and c["mask"] == "bool":
+        seen, mask = seen & (mask != 0), None
+    if mask is not None:
+        mask = mask.repeat(heads, 1)
+    keep = c.stored("keep") if "keep" in c.tensors else torch.ones(1, dtype=q.dtype, device=q.device)
+    out = attend(exact(join(q)), exact(k), exact(v), exact(join(dy)), seen.repeat(heads, 1),
+                 lambda y: exact(join(c.stored("y"))), mask, join(keep) if "keep" in c.tensors else keep)
+    for name, like in (("y", dy), ("lse", dy[..., 0]), ("lse_low", dy[..., 0]), ("dq", q)):
+        out[name] = each(lambda t: t.reshape(like.shape), out[name])
+    lse, pair_off = out["lse_low"]
+    out["lse_low"] = torch.where(lse.isinf(), torch.zeros_like(lse), lse - c.stored("lse")), pair_off
+    return {**out, "keep": exact(keep)}
+
+
+# ---- MultiheadAttention ----
+
+
+def project(x, w, b):
+    """x w^T + b; w and b are exact."""
+    z, off = product(x, exact(w.mT))
+    return (z, off) if b is None else (z + b, off + UNIT * (z + b).abs())
+
+
+def parameters_off(x, dz):
+    """What the gradients of a projection's weight and bias are off by."""
+    x, dz = (each(lambda t: t.flatten(0, 1), pair) for pair in (x, dz))
+    ones = torch.ones(1, len(x[0]), dtype=x[0].dtype, device=x[0].device)
+    return product(turned(dz), x)[1], product(exact(ones), dz)[1].squeeze(0)
+
+
+def met(parts):
+    """What gradients that meet in one tensor are off by: each goes into all sums but one."""
+    return sum(off + (len(parts) - 1) * UNIT * t.abs() for t, off in parts)
+
+
+def split(t, heads):
+    """[N, T, E] as [N, heads, T, D]."""
+    return t.reshape(*t.shape[:2], heads, -1).transpose(1, 2)
+
+
+def join(t):
+    return t.transpose(1, 2).flatten(2)
+
+
+def mha_off(c, inputs, w, b, out_w, out_b, seen):
+    """What roundings of f32 do to the module's results: its ops one behind the other. w, b: of query, key and
+    value."""
+    heads, dy = int(c["heads"]), exact(c.get("dy"))
+    q, k, v = (each(lambda t: split(t, heads), project(exact(x), *of)) for x, *of in zip(inputs, w, b))
+    dy_heads = each(lambda t: split(t, heads), product(dy, exact(out_w)))
+    out = attend(q, k, v, dy_heads, seen, lambda y: y)
+    y, *dz = (each(join, out[name]) for name in ("y", "dq", "dk", "dv"))
+    dx = [product(d, exact(of)) for d, of in zip(dz, w)]
+    met_in = {"self": {"dq": dx}, "memory": {"dq": dx[:1], "dk": dx[1:]},
+              "cross": {"dq": dx[:1], "dk": dx[1:2], "dv": dx[2:]}}[c["inputs"]]
+    dw, db = zip(*(parameters_off(exact(x), d) for x, d in zip(inputs, dz)))
+    dout_w, dout_b = parameters_off(y, dy)
+    return {"y": project(y, out_w, out_b)[1], "dw": torch.cat(dw), "db": torch.cat(db), "dout_w": dout_w,
+            "dout_b": dout_b, **{name: met(parts) for name, parts in met_in.items()}}
+
+
+# In 16 bits a tape rounds what it stores between two ops. What that does is far less than a bound of all factors'
+# magnitudes, since errors of one number meet again with either sign; so it is tried out, TRIES times.
+STEPS = {"f16": 2.0 ** -11, "bf16": 2.0 ** -8}
+TRIES = 16
+
+
+class Stored(torch.autograd.Function):
+    """A number off by a rounding of a step, at random, and likewise its gradient."""
+
+    @staticmethod
+    def forward(ctx, t, step, gradient_step):
+        ctx.step = gradient_step
+        return Stored.off(t, step)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return Stored.off(gradient, ctx.step), None, None
+
+    @staticmethod
+    def off(t, step):
+        return t * (1.0 + step * (2.0 * torch.rand_like(t) - 1.0))
+
+
+class StoredAttention(torch.autograd.Function):
+    """Attention whose result is stored; backward, which reads that again, does not undo the rounding."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, seen, step):
+        p = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~seen, -float("inf")).softmax(-1)
+        y = Stored.off(p @ v, step)
+        ctx.save_for_backward(q, k, v, p, y)
+        return y
+
+    @staticmethod
+    def backward(ctx, dy):
+        q, k, v, p, y = ctx.saved_tensors
+        dz = p * (dy @ v.mT - row_sum(dy * y)) * q.shape[-1] ** -0.5
+        return dz @ k, dz.mT @ q, p.mT @ dy, None, None
+
+
+def mha_try(c, inputs, w, b, out_w, out_b, seen):
+    """The module with numbers rounded where they are stored."""
+    step, heads = STEPS[c.tensors["y"]["dtype"]], int(c["heads"])
+    # Gradients that meet in one tensor are rounded as often as there are others; the last rounding is the judge's.
+    meet = step * {"self": 2, "memory": 1, "cross": 0}[c["inputs"]]
+    q, k, v = (split(Stored.apply(F.linear(Stored.apply(x, 0.0, meet), *of), step, step), heads)
+               for x, *of in zip(inputs, w, b))
+    y = join(StoredAttention.apply(q, k, v, seen, step))
+    return F.linear(Stored.apply(y, 0.0, step), out_w, out_b)
+
+
+def mha_tried(out, run):
+    """LIKELY root mean squares of what tries differ by, of an element or of its row, whichever is larger."""
+    squares = {name: torch.zeros_like(t) for name, t in out.items()}
+    torch.manual_seed(0)
+    for _ in range(TRIES):
+        for name, t in run().items():
+            squares[name] += (t - out[name]).detach().square() / TRIES
+    return {name: LIKELY * torch.maximum(t, t.mean(-1, keepdim=True)).sqrt() for name, t in squares.items()}
+
+
+def mha(c):
+    """Values are those of PyTorch's module."""
+    x, names, dy = {name: c.leaf(name) for name in ("q", "k", "v")}, ("w", "b", "out_w", "out_b"), c.get("dy")
+    q = x["q"]
+    k = q if x["k"] is None else x["k"]
+    v = k if x["v"] is None else x["v"]
+    seen = causal(q.shape[1], k.shape[1], q.device, 0 if c["causal"] else k.shape[1])
+    m = torch.nn.MultiheadAttention(q.shape[-1], int(c["heads"]), bias=c["bias"] != 0, batch_first=True,
+                                    device=q.device, dtype=q.dtype)
+    own = dict(zip(names, (m.in_proj_weight, m.in_proj_bias, m.out_proj.weight, m.out_proj.bias)))
+    with torch.no_grad():
+        for name, p in own.items():
+            if p is not None:
+                p.copy_(c.get(name))
+
+    def run(y):
+        return {"y": y, **gradients(y, dy, {**x, **own})}
+
+    def parts():
+        b = (None,) * 3 if own["b"] is None else own["b"].chunk(3)
+        return (q, k, v), own["w"].chunk(3), b, own["out_w"], own["out_b"], seen
+    out = run(m(q, k, v, need_weights=False, attn_mask=~seen)[0])
+    with torch.no_grad():
+        off = mha_off(c, *parts())
+    if c.tensors["y"]["dtype"] in STEPS:
+        tried = mha_tried(out, lambda: run(mha_try(c, *parts())))
+        off = {name: off[name] + t for name, t in tried.items()}
+    return {name: (value, off[name]) for name, value in out.items()}
 
 
 # ---- normalisations ----
@@ -644,7 +833,7 @@ def rope(c):
 
 
 OPS = {"act": act, "dropout": dropout, "linear": linear, "matmul": matmul, "attention": attention,
-       "softmax": softmax, "glu": glu,
+       "mha": mha, "softmax": softmax, "glu": glu,
        "layer_norm": layer_norm, "rms_norm": rms_norm, "batch_norm": batch_norm,
        "group_norm": group_norm, "loss": pointwise, "nll_loss": of_labels(F.nll_loss),
        "cross_entropy": of_labels(F.cross_entropy), "avg_pool": avg_pool, "max_pool": max_pool,

@@ -91,6 +91,7 @@ typedef struct oracle_attention {
     bool mask_hides;
     const double *y; /* for the gradients: as forward has stored it; NULL = not rounded */
     const double *dy;
+    const double *q_off, *k_off, *v_off, *y_off, *dy_off; /* what they are off by, in u; NULL = 0 */
     atto_causal causal;
     double scale; /* 0 = 1 / sqrt(D) */
     float p;

@@ -23,6 +23,8 @@
  *   dq    a term for each key, scale 1 and a change of base 1; dk for each query and head that meets
  *         the key, dv likewise
  *
+ * What q, k, v, y and dy come off by moves products by as much of the other factor.
+ *
  * exp and products of it may be 0 below 2^-120. */
 #include "oracle.h"
 
@@ -38,13 +40,14 @@ typedef struct row {
     int64_t head, query; /* head: of all batches */
     const double *q;
     const double *k, *v; /* of the head of keys that it uses */
-    int64_t shared;      /* number of that */
-    double *z, *z_off;   /* -infinity: hidden */
-    double *p, *p_off;   /* forward's probability before dropout; off as a share */
-    double *back_off;    /* likewise backward's */
-    double *keep;        /* factor of dropout */
-    bool sees;           /* a key */
-    double top, last;    /* the largest score, and the logarithm of the sum of e^(z - top) */
+    const double *q_off, *k_off, *v_off;
+    int64_t shared;    /* number of the head of keys */
+    double *z, *z_off; /* -infinity: hidden */
+    double *p, *p_off; /* forward's probability before dropout; off as a share */
+    double *back_off;  /* likewise backward's */
+    double *keep;      /* factor of dropout */
+    bool sees;         /* a key */
+    double top, last;  /* the largest score, and the logarithm of the sum of e^(z - top) */
     double lse, lse_off;
     double last_off; /* lse_off of lse and lse_low together */
 } row;
@@ -82,6 +85,18 @@ static double mask_of(const row *r, int64_t key)
     return !o->mask_hides ? mask : mask == 0.0 ? -INFINITY : 0.0;
 }
 
+/* Element of what an input is off by. */
+static double off_at(const double *off, int64_t at)
+{
+    return off ? off[at] : 0.0;
+}
+
+/* What a product is off by where its factors are. */
+static double product_off(double a, double a_off, double b, double b_off)
+{
+    return a_off * fabs(b) + fabs(a) * b_off + a_off * b_off * 0x1p-24;
+}
+
 static void put_product(row *r, int64_t key)
 {
     const oracle_attention *o = r->o;
@@ -90,16 +105,17 @@ static void put_product(row *r, int64_t key)
     r->z[key] = mask;
     r->z_off[key] = 0.0;
     if (hidden || (o->mask_hides && mask == -INFINITY)) return; /* k is not looked at */
-    double sum = 0.0, size = 0.0;
+    double sum = 0.0, size = 0.0, off = 0.0;
     for (int64_t d = 0; d < o->d; d++) {
-        const double term = r->q[d] * r->k[key * o->d + d];
-        sum += term;
-        size += fabs(term);
+        const double q = r->q[d], k = r->k[key * o->d + d];
+        sum += q * k;
+        size += fabs(q * k);
+        off += product_off(q, off_at(r->q_off, d), k, off_at(r->k_off, key * o->d + d));
     }
     r->z[key] = scale_of(o) * sum + mask;
     if (isfinite(r->z[key]))
-        r->z_off[key] =
-            ((double)o->d + 4.0) * fabs(scale_of(o)) * size + (mask != 0.0 ? fabs(r->z[key]) : 0.0);
+        r->z_off[key] = fabs(scale_of(o)) * (((double)o->d + 4.0) * size + off) +
+                        (mask != 0.0 ? fabs(r->z[key]) : 0.0);
     if (o->exact) r->z_off[key] = 0.0;
 }
 
@@ -184,6 +200,11 @@ static void close_row(row *r)
     free(r->z), free(r->z_off), free(r->p), free(r->p_off), free(r->back_off), free(r->keep);
 }
 
+static const double *from(const double *off, int64_t at)
+{
+    return off ? off + at : NULL;
+}
+
 /* number: of all queries, heads and batches. */
 static void go_to(row *r, int64_t number)
 {
@@ -195,6 +216,9 @@ static void go_to(row *r, int64_t number)
     r->q = o->q + number * o->d;
     r->k = o->k + r->shared * o->keys * o->d;
     r->v = o->v + r->shared * o->keys * o->e;
+    r->q_off = from(o->q_off, number * o->d);
+    r->k_off = from(o->k_off, r->shared * o->keys * o->d);
+    r->v_off = from(o->v_off, r->shared * o->keys * o->e);
     put_row(r);
 }
 
@@ -212,9 +236,11 @@ static oracle_sum output(const row *r, int64_t e)
     oracle_sum y = { 0.0, 0.0 };
     for (int64_t s = 0; s < o->keys && r->sees; s++) {
         if (causal_hides(o, r->query, s)) continue;
-        const double v = r->v[s * o->e + e], term = r->p[s] * r->keep[s] * v;
+        const double v = r->v[s * o->e + e], p = r->p[s] * r->keep[s], term = p * v;
         y.value += term;
-        y.terms += fabs(term) * (r->p_off[s] + summed(o->keys)) + r->keep[s] * FADE * fabs(v);
+        y.terms +=
+            product_off(p, p * r->p_off[s] + r->keep[s] * FADE, v, off_at(r->v_off, s * o->e + e)) +
+            fabs(term) * summed(o->keys);
     }
     return y;
 }
@@ -253,21 +279,26 @@ static void add_product(oracle_sum *sum, double x, double y)
     add(sum, x * y, fabs(x * y));
 }
 
-/* dy y of a row; off: what a y that is not given is off by. */
-typedef struct deltas {
-    oracle_sum sum;
+/* A row of dy, and its product with y; off: what y and dy are off by. */
+typedef struct upstream {
+    const double *dy, *dy_off;
+    oracle_sum delta;
     double off;
-} deltas;
+} upstream;
 
-static deltas delta_of(const row *r, const double *y, const double *dy)
+/* number: of the row. */
+static upstream upstream_of(const row *r, int64_t number)
 {
-    deltas delta = { { 0.0, 0.0 }, 0.0 };
-    for (int64_t e = 0; e < r->o->e; e++) {
-        const oracle_sum own = y ? (oracle_sum){ y[e], 0.0 } : output(r, e);
-        add_product(&delta.sum, dy[e], own.value);
-        delta.off += fabs(dy[e]) * own.terms;
+    const oracle_attention *o = r->o;
+    const int64_t first = number * o->e;
+    upstream up = { .dy = o->dy + first, .dy_off = from(o->dy_off, first) };
+    for (int64_t e = 0; e < o->e; e++) {
+        const oracle_sum y =
+            o->y ? (oracle_sum){ o->y[first + e], off_at(o->y_off, first + e) } : output(r, e);
+        add_product(&up.delta, up.dy[e], y.value);
+        up.off += product_off(up.dy[e], off_at(up.dy_off, e), y.value, y.terms);
     }
-    return delta;
+    return up;
 }
 
 /* The gradients that one query and one key have in common. */
@@ -276,24 +307,29 @@ typedef struct pair {
     double dz, dz_off; /* times scale */
 } pair;
 
-static pair pair_of(const row *r, int64_t s, const double *dy, const deltas *delta)
+static pair pair_of(const row *r, int64_t s, const upstream *up)
 {
     const oracle_attention *o = r->o;
     const double scale = scale_of(o), e = (double)o->e, p = r->p[s], keep = r->keep[s];
     oracle_sum dp = { 0.0, 0.0 };
-    for (int64_t i = 0; i < o->e; i++) add_product(&dp, dy[i], r->v[s * o->e + i]);
-    const double inner = keep * dp.value - delta->sum.value;
-    const double both = (e + 3.0) * (keep * dp.terms + delta->sum.terms) + delta->off;
+    double off = 0.0;
+    for (int64_t i = 0; i < o->e; i++) {
+        const double v = r->v[s * o->e + i];
+        add_product(&dp, up->dy[i], v);
+        off += product_off(up->dy[i], off_at(up->dy_off, i), v, off_at(r->v_off, s * o->e + i));
+    }
+    const double inner = keep * dp.value - up->delta.value;
+    const double both = (e + 3.0) * (keep * dp.terms + up->delta.terms) + keep * off + up->off;
     const double faded = p * r->back_off[s] + FADE;
     return (pair){ p * keep, keep * (faded + 2.0 * p), scale * p * inner,
-                   fabs(scale) * (fabs(inner) * (faded + 4.0 * p) + p * both) };
+                   fabs(scale) * product_off(inner, both, p, faded + 4.0 * p) };
 }
 
 typedef struct sums {
     oracle_sum *dq, *dk, *dv;
 } sums;
 
-static void add_pair(const row *r, int64_t s, const pair *of, const double *dy, const sums *to)
+static void add_pair(const row *r, int64_t s, const pair *of, const upstream *up, const sums *to)
 {
     const oracle_attention *o = r->o;
     const double queries = (double)(o->queries * (o->heads / o->key_heads));
@@ -303,11 +339,14 @@ static void add_pair(const row *r, int64_t s, const pair *of, const double *dy, 
     const double in_dv = of->p_off + of->p * summed((int64_t)queries);
     for (int64_t d = 0; d < o->d; d++) {
         const double q = r->q[d], k = r->k[s * o->d + d];
-        if (to->dq) add(&to->dq[row_number * o->d + d], of->dz * k, in_dq * fabs(k));
-        if (to->dk) add(&to->dk[key * o->d + d], of->dz * q, in_dk * fabs(q));
+        const double q_off = off_at(r->q_off, d), k_off = off_at(r->k_off, s * o->d + d);
+        if (to->dq)
+            add(&to->dq[row_number * o->d + d], of->dz * k, product_off(of->dz, in_dq, k, k_off));
+        if (to->dk) add(&to->dk[key * o->d + d], of->dz * q, product_off(of->dz, in_dk, q, q_off));
     }
     for (int64_t e = 0; e < o->e && to->dv; e++)
-        add(&to->dv[key * o->e + e], of->p * dy[e], in_dv * fabs(dy[e]));
+        add(&to->dv[key * o->e + e], of->p * up->dy[e],
+            product_off(of->p, in_dv, up->dy[e], off_at(up->dy_off, e)));
 }
 
 static void clear(oracle_sum *list, int64_t n)
@@ -324,13 +363,12 @@ void oracle_attention_backward(const oracle_attention *o, oracle_sum *dq, oracle
     clear(dq, rows * o->d), clear(dk, keys * o->d), clear(dv, keys * o->e);
     open_row(o, &r);
     for (int64_t i = 0; i < rows; i++) {
-        const double *dy = o->dy + i * o->e;
         go_to(&r, i);
-        const deltas delta = delta_of(&r, o->y ? o->y + i * o->e : NULL, dy);
+        const upstream up = upstream_of(&r, i);
         for (int64_t s = 0; s < o->keys && r.sees; s++) {
             if (causal_hides(o, r.query, s)) continue;
-            const pair found = pair_of(&r, s, dy, &delta);
-            add_pair(&r, s, &found, dy, &to);
+            const pair found = pair_of(&r, s, &up);
+            add_pair(&r, s, &found, &up, &to);
         }
     }
     close_row(&r);

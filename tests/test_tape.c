@@ -382,7 +382,8 @@ static void tape_keeps_its_first_error(void **state)
     const atto_var x = input(4, ROWS, IN + 1);
     const atto_var y = atto_linear(tape, x, atto_use(tape, w), NULL);
     const atto_var z = atto_act(tape, y, atto_relu(), NULL); /* does nothing */
-    EXPECT_FAIL(atto_tape_status(tape), ATTO_E_SHAPE, "linear_forward: x is|beside w of [3,7], expected [..., 7]");
+    EXPECT_FAIL(atto_tape_status(tape), ATTO_E_SHAPE,
+                "linear_forward: x is|beside w of [3,7], expected [..., 7]");
     EXPECT_FAIL(atto_backward(tape, z), ATTO_E_SHAPE, "linear_forward: x is|w of [3,7]");
     EXPECT_FAIL(atto_tape_end(tape), ATTO_E_SHAPE, "linear_forward: x is|w of [3,7]");
     MUST(atto_tape_status(tape)); /* a fresh step */

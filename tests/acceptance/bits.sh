@@ -19,6 +19,7 @@ cases=(
     'linear f32 300x1000 out=96 bias=1 act=identity'
     'matmul f32 300x1000 out=96 shared=0 turned=0'
     'attention f32 8x96x200 causal=none mask=none shared=0 dropout=0 keys=same'
+    'mha f32 8x96x200 inputs=self heads=2 bias=1 causal=0'
     'softmax f32 300x1000 kind=softmax dim=last'
     'glu f32 300x1000 act=silu dim=last'
     'layer_norm f32 300x1000 eps=1e-05 weight=1 bias=1'

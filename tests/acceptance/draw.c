@@ -79,7 +79,9 @@ static double value_of(const grid_recipe *r, uint64_t *state)
     case GRID_LOG:
         return uniform(state, -6.0, 0.0);
     case GRID_LABEL:
-        return (double)(test_random(state) % (uint64_t)r->classes);
+        return (double)(test_random(state) % (uint64_t)r->limit);
+    case GRID_WEIGHT:
+        return normal(state) / sqrt((double)r->limit);
     default:
         return normal(state);
     }
@@ -146,7 +148,7 @@ static atto_status keep(grid_store *store, grid_stored *e, const unsigned char *
 
 static bool alike(const grid_recipe *a, const grid_recipe *b)
 {
-    return a->draw == b->draw && a->seed == b->seed && a->classes == b->classes &&
+    return a->draw == b->draw && a->seed == b->seed && a->limit == b->limit &&
            a->dtype == b->dtype && a->numel == b->numel;
 }
 

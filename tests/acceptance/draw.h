@@ -12,7 +12,7 @@ enum { GRID_PATH = 256 };
 typedef struct grid_recipe {
     grid_draw draw;
     uint64_t seed;
-    int64_t classes; /* of labels */
+    int64_t limit; /* classes of labels, columns of weights */
     atto_dtype dtype;
     int64_t numel;
 } grid_recipe;

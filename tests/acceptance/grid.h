@@ -52,6 +52,7 @@ typedef struct grid_family {
     X(linear)            \
     X(matmul)            \
     X(attention)         \
+    X(mha)               \
     X(softmax)           \
     X(glu)               \
     X(layer_norm)        \
@@ -96,6 +97,7 @@ typedef enum grid_draw {
     GRID_SHARE,    /* from [0, 1) */
     GRID_LOG,      /* from [-6, 0) */
     GRID_LABEL,    /* whole numbers below a limit */
+    GRID_WEIGHT,   /* N(0, 1 / columns): products with N(0, 1) stay of that size */
     GRID_DRAWS
 } grid_draw;
 

@@ -92,18 +92,18 @@ static void note(grid_scene *s, atto_status status)
 }
 
 static const grid_stored *stored(grid_scene *s, atto_dtype dtype, atto_shape shape, grid_draw draw,
-                                 int64_t classes, uint64_t seed)
+                                 int64_t limit, uint64_t seed)
 {
     const grid_stored *found = NULL;
     const int64_t n = grid_product(shape, 0, shape.rank);
-    note(s, grid_store_get(s->store, (grid_recipe){ draw, seed, classes, dtype, n }, &found));
+    note(s, grid_store_get(s->store, (grid_recipe){ draw, seed, limit, dtype, n }, &found));
     return found;
 }
 
 static void add_input(grid_scene *s, const char *name, atto_dtype dtype, atto_shape shape,
-                      grid_draw draw, int64_t classes, uint64_t seed)
+                      grid_draw draw, int64_t limit, uint64_t seed)
 {
-    const grid_stored *found = stored(s, dtype, shape, draw, classes, seed);
+    const grid_stored *found = stored(s, dtype, shape, draw, limit, seed);
     if (!found) return;
     member *m = add(s, name, INPUT, GRID_FORWARD, false);
     m->t = atto_tensor_of(found->t.buffer, dtype, shape, 0);
@@ -114,7 +114,8 @@ static void add_input(grid_scene *s, const char *name, atto_dtype dtype, atto_sh
 void grid_input(grid_scene *s, const char *name, atto_dtype dtype, atto_shape shape, grid_draw draw,
                 uint64_t seed)
 {
-    add_input(s, name, dtype, shape, draw, 0, seed);
+    const int64_t columns = shape.dim[shape.rank - 1];
+    add_input(s, name, dtype, shape, draw, draw == GRID_WEIGHT ? columns : 0, seed);
 }
 
 void grid_labels(grid_scene *s, const char *name, atto_shape shape, int64_t classes, uint64_t seed)
