@@ -794,6 +794,43 @@ static void modules_name_their_parameters_as_pytorch_does(void **state)
     atto_module_free(net);
 }
 
+/* A class without forward only holds what is registered. */
+static void modules_give_a_parameter_by_its_key(void **state)
+{
+    (void)state;
+    static const atto_module_class list = { .name = "List" };
+    atto_module *net, *inner;
+    atto_param *w, *again, *none;
+    MUST(atto_module_create(test_dev, &list, NULL, &net));
+    MUST(atto_sequential_create(test_dev, &inner));
+    MUST(atto_sequential_linear(inner, 4, 3, NULL));
+    MUST(atto_module_child(net, "layers", inner));
+    MUST(atto_module_param(net, "scale", ATTO_F32, atto_shape1(2), &w));
+    MUST(atto_module_find_param(net, "scale", &again));
+    assert_ptr_equal(again, w);
+    MUST(atto_module_find_param(net, "layers.0.bias", &w));
+    MUST(atto_module_find_param(inner, "0.bias", &again));
+    assert_ptr_equal(again, w);
+    assert_int_equal(atto_param_value(w).shape[0], 3);
+    EXPECT_FAIL(atto_module_find_param(net, "layers.0.wieght", &none), ATTO_E_ARGUMENT,
+                "Linear has no parameter \"wieght\", but weight, bias");
+    assert_null(none);
+    EXPECT_FAIL(atto_module_find_param(net, "layer.0.bias", &none), ATTO_E_ARGUMENT,
+                "List has no child \"layer\", but layers");
+    EXPECT_FAIL(atto_module_find_param(net, "layers", &none), ATTO_E_ARGUMENT,
+                "List has no parameter \"layers\", but scale");
+    EXPECT_FAIL(atto_module_find_param(net, "scale.x", &none), ATTO_E_ARGUMENT,
+                "no child \"scale\"");
+    EXPECT_FAIL(atto_module_find_param(net, "", &none), ATTO_E_ARGUMENT, "but scale");
+    EXPECT_FAIL(atto_module_find_param(net, NULL, &none), ATTO_E_NULL, "key");
+    EXPECT_FAIL(atto_module_find_param(NULL, "", &none), ATTO_E_NULL, "m is");
+    EXPECT_FAIL(atto_module_find_param(net, "scale", NULL), ATTO_E_NULL, "out");
+    atto_apply(tape, net, input(4, ROWS, IN));
+    EXPECT_FAIL(atto_tape_end(tape), ATTO_E_ARGUMENT, "List: the class has no forward");
+    atto_module_free(inner);
+    atto_module_free(net);
+}
+
 /* Uniform in +-1/sqrt(in): bound, mean and variance of 40,000 numbers, and equal bits
  * everywhere. */
 static void modules_start_as_pytorchs_do(void **state)
@@ -1047,6 +1084,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_TAPE(tape_records_nothing_while_it_runs_backwards),
     ON_A_TAPE(meter_gives_means),
     ON_A_TAPE(modules_name_their_parameters_as_pytorch_does),
+    ON_A_TAPE(modules_give_a_parameter_by_its_key),
     ON_A_TAPE(modules_start_as_pytorchs_do),
     ON_A_TAPE(modules_train_and_evaluate),
     ON_A_TAPE(modules_say_which_of_them_failed),

@@ -19,7 +19,8 @@ typedef struct atto_module atto_module;
 typedef struct atto_module_class {
     const char *name; /**< "Linear" */
 
-    /** Records the module's work on the tape, and returns its output. Errors go to the tape. */
+    /** Records the module's work on the tape, and returns its output. Errors go to the tape. NULL where
+     * a function of your own does it instead, or where the module only holds others. */
     atto_var (*forward)(atto_module *m, atto_tape *tape, atto_var x);
 
     /** Frees what data holds, data included; NULL when there is nothing to free. */
@@ -32,8 +33,7 @@ typedef struct atto_module_class {
 /**
  * A new module without parameters and children.
  *
- * @param cls   stays alive as long as the module. It has a name, and forward or forward2, also where a
- *              function of your own is called instead
+ * @param cls   stays alive as long as the module. It has a name
  * @param data  the class's own; atto_module_data gives it back. On failure it stays the caller's
  * @param out   NULL on failure; give it back with atto_module_free
  * Returns      ATTO_E_NULL, ATTO_E_MEMORY
@@ -90,6 +90,15 @@ ATTO_API atto_status atto_module_params(const atto_module *m, atto_param_visit v
 /** The tree's buffers likewise. */
 typedef atto_status (*atto_buffer_visit)(void *data, const char *key, const atto_tensor *t);
 ATTO_API atto_status atto_module_buffers(const atto_module *m, atto_buffer_visit visit, void *data);
+
+/**
+ * One parameter of the tree by its key ("weight", "0.bias", "layers.1.linear1.weight"), for a head that
+ * shares an embedding's weight, or to look at it. *out is borrowed.
+ *
+ * Returns ATTO_E_NULL; ATTO_E_ARGUMENT: there is none of that key, and the message has those there are
+ */
+ATTO_API atto_status atto_module_find_param(const atto_module *m, const char *key,
+                                            atto_param **out);
 
 /** Sum of elements over the tree's parameters, tied ones once. */
 ATTO_API int64_t atto_module_param_count(const atto_module *m);

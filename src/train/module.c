@@ -32,12 +32,10 @@ atto_status atto_module_create(atto_device *dev, const atto_module_class *cls, v
 {
     ATTO_REQUIRE(out, ATTO_E_NULL, "module_create: out is NULL");
     *out = NULL;
-    ATTO_REQUIRE(dev && cls && cls->name && (cls->forward || cls->forward2), ATTO_E_NULL,
-                 "module_create: %s is NULL",
-                 !dev         ? "dev"
-                 : !cls       ? "cls"
-                 : !cls->name ? "the class's name"
-                              : "the class's forward");
+    ATTO_REQUIRE(dev && cls && cls->name, ATTO_E_NULL, "module_create: %s is NULL",
+                 !dev   ? "dev"
+                 : !cls ? "cls"
+                        : "the class's name");
     atto_module *m = atto__alloc(sizeof *m);
     ATTO_REQUIRE(m, ATTO_E_MEMORY, "module_create: out of host memory");
     memset(m, 0, sizeof *m);
@@ -230,6 +228,57 @@ atto_status atto_module_child(atto_module *m, const char *name, atto_module *chi
     return ATTO_OK;
 }
 
+/* ---- one parameter ---- */
+
+static const entry *find_entry(const atto_module *m, const char *name, size_t length)
+{
+    for (int32_t i = 0; i < m->count; i++)
+        if (strncmp(m->entries[i].name, name, length) == 0 && m->entries[i].name[length] == '\0')
+            return &m->entries[i];
+    return NULL;
+}
+
+#define NAMES_TEXT 160
+
+/* Names of a module's parameters, or of its children; as many as the text has room for. */
+static const char *names_of(const atto_module *m, bool of_params, char text[NAMES_TEXT])
+{
+    size_t used = 0;
+    strcpy(text, "none");
+    for (int32_t i = 0; i < m->count; i++) {
+        const entry *e = &m->entries[i];
+        if (of_params ? !e->param : !e->child) continue;
+        const int length =
+            snprintf(text + used, NAMES_TEXT - used, "%s%s", used ? ", " : "", e->name);
+        used += (size_t)length;
+        if (used >= NAMES_TEXT) break;
+    }
+    return text;
+}
+
+atto_status atto_module_find_param(const atto_module *m, const char *key, atto_param **out)
+{
+    ATTO_REQUIRE(out, ATTO_E_NULL, "module_find_param: out is NULL");
+    *out = NULL;
+    ATTO_REQUIRE(m && key, ATTO_E_NULL, "module_find_param: %s is NULL", m ? "key" : "m");
+    char names[NAMES_TEXT];
+    for (const char *name = key;;) {
+        const size_t length = strcspn(name, ".");
+        const bool is_param = name[length] == '\0';
+        const entry *e = find_entry(m, name, length);
+        ATTO_REQUIRE(e && (is_param ? e->param != NULL : e->child != NULL), ATTO_E_ARGUMENT,
+                     "module_find_param: \"%s\": %s has no %s \"%.*s\", but %s", key, m->cls->name,
+                     is_param ? "parameter" : "child", (int)length, name,
+                     names_of(m, is_param, names));
+        if (is_param) {
+            *out = e->param;
+            return ATTO_OK;
+        }
+        m = e->child;
+        name += length + 1;
+    }
+}
+
 /* ---- the tree ---- */
 
 void atto_module_train(atto_module *m, bool training)
@@ -344,6 +393,9 @@ static atto_status check_apply(const atto_tape *tape, const atto_module *m, int3
     ATTO_REQUIRE(m, ATTO_E_NULL, "apply: the module is NULL");
     ATTO_REQUIRE(m->dev == tape->dev, ATTO_E_DEVICE,
                  "%s: the module lives on another device than the tape", m->cls->name);
+    ATTO_REQUIRE(m->cls->forward || m->cls->forward2, ATTO_E_ARGUMENT,
+                 "%s: the class has no forward: it holds others, or has a function of its own",
+                 m->cls->name);
     ATTO_REQUIRE(inputs == 1 ? m->cls->forward != NULL : m->cls->forward2 != NULL, ATTO_E_ARGUMENT,
                  "%s: the module takes %s", m->cls->name,
                  inputs == 1 ? "two inputs, through atto_apply2" : "one input, through atto_apply");
