@@ -54,11 +54,11 @@ static atto_status prepare(atto_device *dev, const bench_row *row, bench_tensors
 
 /* clang-format off */
 const bench_row bench_attention_rows[] = {
-    BOTH("attention causal", 16, 16, 16, 2048, 2048,  64, true),
-    BOTH("attention",        16, 16, 16, 2048, 2048,  64, false),
-    BOTH("attention causal",  4, 32, 32, 4096, 4096, 128, true),
-    BOTH("attention",        64, 12, 12,  197,  197,  64, false),
-    { .op = "attention", FORWARD, .attention = { 1, 32, 8, 1, 8192, 128, false }, FLOATS },
+    BOTH("attention causal", 16, 16, 16, 2048, 2048,  64, true, 0),
+    BOTH("attention",        16, 16, 16, 2048, 2048,  64, false, 0),
+    BOTH("attention causal",  4, 32, 32, 4096, 4096, 128, true, 0),
+    BOTH("attention",        64, 12, 12,  197,  197,  64, false, 0),
+    { .op = "attention", FORWARD, .attention = { 1, 32, 8, 1, 8192, 128, false, 0 }, FLOATS },
 };
 /* clang-format on */
 
