@@ -81,6 +81,16 @@ glu.txt: gated linear units with each activation, a act(b) with the halves a and
     case NAME A B DIM RANK D0 D1 ...
     x ...  dy ...  y ...  dx ...
 
+conv.txt: torch.nn.Conv1d, Conv2d and the transposed ones with combinations of their options. All numbers are whole,
+so that any version of PyTorch writes the same file; x, weight, bias and dy are made up as conv_numbers says. Lines:
+
+    torch VERSION
+    case KIND RIM PADDED DIMS GROUPS BIAS KERNEL STRIDE DILATION PADDING OUTPUT_PADDING RANK D0 D1 ...
+    y ...  dx ...  dw ...  db ...
+
+KIND is plain or transposed, RIM the padding_mode, PADDED numbers or same; KERNEL to OUTPUT_PADDING are DIMS
+numbers each, D0 D1 ... the shape of y; db is there with BIAS.
+
 matmul.txt: products of batches and their gradients. Numbers are multiples of 1/64, so that every
 sum is exact and any version of PyTorch writes the same file. Lines:
 
@@ -1402,6 +1412,95 @@ def write_rope(out):
     return path
 
 
+# Kind, dims, then of every axis: kernel, stride, dilation; padding as the module takes it, and its mode.
+CONV_KERNELS = {1: ((1,), (2,), (3,), (5,)), 2: ((1, 1), (2, 2), (3, 3), (3, 2), (1, 4))}
+CONV_STEPS = {1: ((1,), (2,), (3,)), 2: ((1, 1), (2, 2), (1, 2), (3, 1))}
+CONV_DILATIONS = {1: ((1,), (2,)), 2: ((1, 1), (2, 1))}
+CONV_RIMS = ("zeros", "reflect", "replicate", "circular")
+CONV_INPUTS = {1: (2, 4, 8), 2: (2, 4, 5, 4)}  # batch, channels, sizes
+
+
+def conv_numbers(case, which, shape):
+    """Whole numbers from -5 to 5 that the reader of conv.txt makes up likewise."""
+    n = math.prod(shape)
+    values = [(i * i * 7 + i * 13 + case * 5 + which * 3) % 11 - 5 for i in range(n)]
+    return torch.tensor(values, dtype=torch.float64).reshape(shape)
+
+
+def conv_paddings(dims, stride):
+    """Paddings and modes, those of strings at stride 1 alone."""
+    yield from (((0,) * dims, "zeros"), ((1,) * dims, "zeros"), (tuple(range(2, 2 - dims, -1)), "zeros"))
+    yield from ((tuple(range(2, 2 - dims, -1)), rim) for rim in CONV_RIMS[1:])
+    if set(stride) == {1}:
+        yield from (("same", rim) for rim in CONV_RIMS)
+
+
+def conv_module(kind, dims, groups, bias, kernel, stride, dilation, padding, rim, more):
+    name = f"Conv{'Transpose' if kind == 'transposed' else ''}{dims}d"
+    outputs = {1: 3, 2: 6, 4: 8 if dims == 1 else 4}[groups]
+    return getattr(torch.nn, name)(4, outputs, kernel, stride=stride, padding=padding,
+                                   dilation=dilation, groups=groups, bias=bias, padding_mode=rim,
+                                   dtype=torch.float64, **more)
+
+
+def conv_case(number, kind, dims, groups, bias, kernel, stride, dilation, padding, rim, extra):
+    """The lines of one case, or none where PyTorch refuses it."""
+    try:
+        m = conv_module(kind, dims, groups, bias, kernel, stride, dilation, padding, rim,
+                        {"output_padding": extra} if kind == "transposed" else {})
+    except ValueError:
+        return []
+    x, w = conv_numbers(number, 0, CONV_INPUTS[dims]), conv_numbers(number, 1, m.weight.shape)
+    with torch.no_grad():
+        m.weight.copy_(w)
+        if bias:
+            m.bias.copy_(conv_numbers(number, 2, m.bias.shape))
+    x.requires_grad_(True)
+    try:
+        y = m(x)
+    except RuntimeError:
+        return []
+    wanted = [x, m.weight] + ([m.bias] if bias else [])
+    grads = torch.autograd.grad(y, wanted, conv_numbers(number, 3, y.shape))
+    same = padding == "same"
+    numbers = [dims, groups, int(bias), *kernel, *stride, *dilation, *((0,) * dims if same else padding), *extra]
+    head = f"case {kind} {rim} {'same' if same else 'numbers'} " + " ".join(str(n) for n in numbers)
+    parts = list(zip(("y", "dx", "dw", "db"), (y, *grads)))
+    return [head + " " + with_shape(y)] + [
+        " ".join([name] + [str(int(v)) for v in t.detach().reshape(-1).tolist()]) for name, t in parts]
+
+
+def conv_cases():
+    """Arguments of conv_case behind its number. Groups and bias take turns."""
+    turn = 0
+    for dims in (1, 2):
+        for kernel in CONV_KERNELS[dims]:
+            for stride in CONV_STEPS[dims]:
+                for dilation in CONV_DILATIONS[dims]:
+                    none = (0,) * dims
+                    for padding, rim in conv_paddings(dims, stride):
+                        turn += 1
+                        yield ("plain", dims, (1, 2, 4)[turn % 3], turn % 4 != 0, kernel, stride, dilation, padding,
+                               rim, none)
+                    for padding, extra in ((none, none), ((1,) * dims, none), (none, (1,) * dims),
+                                           ((1,) * dims, tuple(range(dims - 1, -1, -1)))):
+                        turn += 1
+                        yield ("transposed", dims, (1, 2, 4)[turn % 3], turn % 4 != 0, kernel, stride, dilation,
+                               padding, "zeros", extra)
+
+
+def write_conv(out):
+    """Writes conv.txt; returns its path."""
+    lines = ["# Convolutions and their gradients in float64, made by tests/golden/make_golden.py.",
+             f"torch {torch.__version__}"]
+    number = 0
+    for case in conv_cases():
+        more = conv_case(number, *case)
+        lines += more
+        number += len(more) > 0
+    return write_lines(out, "conv.txt", lines)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", default=os.path.dirname(os.path.abspath(__file__)),
@@ -1415,7 +1514,7 @@ def main():
     for write in (write_act, write_linear, write_cross_entropy, write_optim, write_elementwise,
                   write_reduce, write_softmax, write_glu, write_loss, write_layer_norm, write_batch_norm,
                   write_group_norm, write_pool, write_index, write_matmul, write_attention,
-                  write_multihead, write_transformer_block, write_rope):
+                  write_multihead, write_transformer_block, write_rope, write_conv):
         path = write(arguments.out)
         print(f"{path}: {os.path.getsize(path)} bytes")
 
