@@ -27,10 +27,14 @@ static int64_t element_at(oracle_rim rim, int64_t i, int64_t n)
 {
     if (i >= 0 && i < n) return i;
     switch (rim) {
-    case ORACLE_RIM_REFLECT: return i < 0 ? -i : 2 * (n - 1) - i;
-    case ORACLE_RIM_REPLICATE: return i < 0 ? 0 : n - 1;
-    case ORACLE_RIM_CIRCULAR: return i < 0 ? i + n : i - n;
-    default: return -1;
+    case ORACLE_RIM_REFLECT:
+        return i < 0 ? -i : 2 * (n - 1) - i;
+    case ORACLE_RIM_REPLICATE:
+        return i < 0 ? 0 : n - 1;
+    case ORACLE_RIM_CIRCULAR:
+        return i < 0 ? i + n : i - n;
+    default:
+        return -1;
     }
 }
 
@@ -72,7 +76,8 @@ static void meet_planes(const oracle_conv *o, const oracle_conv_answer *a, int64
             for (int64_t j = 0; j < cols; j++)
                 if (connects(o, 1, j, k % w->kernel, &xj, &yj))
                     meet(o, a, (x_plane * h->in + xi) * w->in + xj,
-                         (y_plane * h->out + yi) * w->out + yj, w_plane * h->kernel * w->kernel + k);
+                         (y_plane * h->out + yi) * w->out + yj,
+                         w_plane * h->kernel * w->kernel + k);
         }
 }
 
