@@ -526,7 +526,7 @@ static atto_tensor heads_of(const atto_tensor *packed, int64_t first, int64_t he
 enum { PACKED_B = 2, PACKED_L = 9, PACKED_H = 4, PACKED_G = 2, PACKED_D = 8 };
 #define PACKED_SHAPE atto_shape4(PACKED_B, PACKED_L, PACKED_H + 2 * PACKED_G, PACKED_D)
 
-/* Of packed inputs, with all gradients in `gradients`, or dq in `other`; as doubles, in order. */
+/* Of packed inputs, with all gradients in `gradients`, or dq in `other`: dq, dk and dv one behind the other. */
 static void packed_backward(const atto_tensor *packed, const atto_tensor *gradients,
                             const atto_tensor *other, int64_t row, float *got)
 {
