@@ -12,6 +12,7 @@
 #include <attocl/act.h>
 #include <attocl/attention.h>
 #include <attocl/batch_norm.h>
+#include <attocl/conv.h>
 #include <attocl/cross_entropy.h>
 #include <attocl/dropout.h>
 #include <attocl/elementwise.h>

@@ -27,8 +27,8 @@ typedef struct atto__layout {
                        what their sum is divided by */
     bool dense;     /* rank <= 1, every stride 1, logical index = position */
     bool wide; /* an offset relative to a view's start, or an index, reaches 2^31 (or forced) */
-    bool channels_last; /* CHANNELS, IMAGES: channels are innermost, else the last dimension; of the
-                           rest only wide is set */
+    bool channels_last; /* CHANNELS, IMAGES, FILTERED: channels are innermost, else the last
+                           dimension; of the rest only wide is set */
 } atto__layout;
 
 /* Two for each tensor of a user's kernel, and n. */
@@ -110,7 +110,8 @@ typedef struct atto__vtable {
     /* Whether the op would run here on this dtype; may build a kernel. */
     bool (*supports)(atto_device *dev, atto_op op, atto_dtype dtype);
 
-    /* The ops. layout is NULL unless the op table says ELEMENTWISE, BROADCAST or IMAGES.
+    /* The ops. layout is NULL unless the op table says ELEMENTWISE, BROADCAST, CHANNELS, IMAGES or
+     * FILTERED.
      * ATTO_E_BUILD (the kernel cannot be built) makes run.c fall back to the CPU; any other failure
      * is the call's result. */
 #define X(op, OP, layout, autocast, in_place, random, data_errors)               \

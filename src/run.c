@@ -78,6 +78,7 @@ ATTO_OP_TABLE(X)
 #define BROADCAST_DENSE(op)       NULL
 #define BROADCAST_CHANNELS(op)    NULL
 #define BROADCAST_IMAGES(op)      NULL
+#define BROADCAST_FILTERED(op)    NULL
 #define BROADCAST_MATRICES(op)    NULL
 #define BROADCAST_INNER(op)       NULL
 #define SPATIAL_ELEMENTWISE(op)   NULL
@@ -86,6 +87,7 @@ ATTO_OP_TABLE(X)
 #define SPATIAL_DENSE(op)         NULL
 #define SPATIAL_CHANNELS(op)      NULL
 #define SPATIAL_IMAGES(op)        atto__##op##_spatial
+#define SPATIAL_FILTERED(op)      atto__##op##_spatial
 #define SPATIAL_MATRICES(op)      NULL
 #define SPATIAL_INNER(op)         NULL
 static const atto__op_info ops[] = {
@@ -322,17 +324,34 @@ static atto_status make_dense(call *c)
 
 /* ---- images ---- */
 
-/* The images of a call are its tensors of the highest rank. The largest of them, of equals the
- * first, which is an output where there is one, says how all of them lie: it would cost most to
- * copy. */
+/* The images of a call are its tensors of the highest rank; of an op that knows its images'
+ * dimensions, those that have as many. */
+static bool is_image(const call *c, const atto_tensor *t)
+{
+    if (c->op->spatial) return t->rank > c->op->spatial(c->args);
+    for (int32_t i = 0; i < c->operands.count; i++)
+        if (c->operands.list[i].given->rank > t->rank) return false;
+    return true;
+}
+
+/* The filters of FILTERED. */
+static bool is_filter(const call *c, int32_t i)
+{
+    const char *name = c->operands.list[i].name;
+    return c->op->layout == ATTO_LAYOUT_FILTERED &&
+           (strcmp(name, "w") == 0 || strcmp(name, "dw") == 0);
+}
+
+/* The largest image, of equals the first, which is an output where there is one, says how all of
+ * them lie: it would cost most to copy. */
 static atto__operand *largest_image(call *c)
 {
-    atto__operand *largest = &c->operands.list[0];
-    for (int32_t i = 1; i < c->operands.count; i++) {
+    atto__operand *largest = NULL;
+    for (int32_t i = 0; i < c->operands.count; i++) {
         atto__operand *o = &c->operands.list[i];
-        const int32_t higher = o->given->rank - largest->given->rank;
-        const bool larger = atto_tensor_numel(o->given) > atto_tensor_numel(largest->given);
-        if (higher > 0 || (higher == 0 && larger)) largest = o;
+        if (!is_image(c, o->given) || is_filter(c, i)) continue;
+        if (!largest || atto_tensor_numel(o->given) > atto_tensor_numel(largest->given))
+            largest = o;
     }
     return largest;
 }
@@ -340,7 +359,7 @@ static atto__operand *largest_image(call *c)
 /* Whether the op can walk the view as one with channels innermost, or with the last dimension. */
 static bool lies(const call *c, atto_tensor *view, bool channels_last)
 {
-    if (c->op->layout == ATTO_LAYOUT_IMAGES) return atto__image_unit(view, channels_last);
+    if (c->op->spatial) return atto__image_unit(view, channels_last);
     return atto__view_dense_by(view, channels_last ? 1 : view->rank - 1);
 }
 
@@ -375,17 +394,19 @@ static atto_status merge_image(call *c, atto__operand *o, const atto__layout *la
  * dense. */
 static atto_status merge_images(call *c, atto__layout *layout)
 {
+    bool images[ATTO_MAX_TENSORS];
     atto__operand *largest = largest_image(c);
-    const int32_t rank = largest->given->rank;
-    for (int32_t i = 0; c->op->spatial && i < c->operands.count; i++)
-        if (c->operands.list[i].given->rank == rank)
-            atto__view_image(&c->operands.list[i].view, c->op->spatial(c->args));
+    for (int32_t i = 0; i < c->operands.count; i++) {
+        atto__operand *o = &c->operands.list[i];
+        images[i] = is_image(c, o->given);
+        if (c->op->spatial && images[i]) atto__view_image(&o->view, c->op->spatial(c->args));
+    }
     memset(layout, 0, sizeof *layout);
     layout->wide = c->dev->options.set.index_bits == 64;
     layout->channels_last = !lies(c, &largest->view, false) && lies(c, &largest->view, true);
     for (int32_t i = 0; i < c->operands.count; i++) {
         atto__operand *o = &c->operands.list[i];
-        ATTO_TRY(o->given->rank == rank ? merge_image(c, o, layout) : make_one_dense(c, o));
+        ATTO_TRY(images[i] ? merge_image(c, o, layout) : make_one_dense(c, o));
         widen_layout(&o->view, layout);
     }
     return ATTO_OK;
@@ -452,6 +473,7 @@ static atto_status canonicalise(call *c, atto__layout *merged)
         return merge_rows(c);
     case ATTO_LAYOUT_CHANNELS:
     case ATTO_LAYOUT_IMAGES:
+    case ATTO_LAYOUT_FILTERED:
         return merge_images(c, merged);
     case ATTO_LAYOUT_MATRICES:
         return merge_matrices(c);
@@ -527,7 +549,7 @@ static atto_status execute(call *c, atto_op op)
     memcpy(&args, c->args, c->op->args_bytes);
     atto__layout merged;
     const bool walks = c->op->layout == ATTO_LAYOUT_ELEMENTWISE || c->op->broadcast ||
-                       c->op->layout == ATTO_LAYOUT_IMAGES || c->op->layout == ATTO_LAYOUT_CHANNELS;
+                       c->op->spatial || c->op->layout == ATTO_LAYOUT_CHANNELS;
     const atto__layout *layout = walks ? &merged : NULL;
     ATTO_TRY(canonicalise(c, &merged));
     for (int32_t i = 0; i < c->operands.count; i++)

@@ -48,6 +48,7 @@ typedef enum atto__layout_kind {
     ATTO_LAYOUT_DENSE,
     ATTO_LAYOUT_CHANNELS,
     ATTO_LAYOUT_IMAGES,
+    ATTO_LAYOUT_FILTERED,
     ATTO_LAYOUT_MATRICES,
     ATTO_LAYOUT_INNER
 } atto__layout_kind;
@@ -92,7 +93,7 @@ typedef struct atto__op_info {
     const atto__field *(*fields)(int32_t *count);
     atto__layout_kind layout;
     const atto__broadcast *broadcast;     /* NULL unless layout is BROADCAST */
-    int32_t (*spatial)(const void *args); /* NULL unless layout is IMAGES */
+    int32_t (*spatial)(const void *args); /* NULL unless layout is IMAGES or FILTERED */
     atto__autocast autocast;
     bool in_place;
     bool data_errors;
@@ -114,9 +115,10 @@ ATTO_OP_TABLE(X)
 extern const atto__broadcast atto__binary_broadcast, atto__where_broadcast, atto__compare_broadcast,
     atto__reduce_broadcast, atto__loss_broadcast;
 
-/* Layout IMAGES: how many dimensions follow the channels, 1 (width) or 2 (height, width). */
+/* Layouts IMAGES and FILTERED: how many dimensions follow the channels, 1 (width) or 2 (height, width). */
 int32_t atto__avg_pool_spatial(const void *args);
 int32_t atto__max_pool_spatial(const void *args);
+int32_t atto__conv_spatial(const void *args);
 
 /* Room for the arguments of any op. */
 typedef union atto__any_args {

@@ -122,13 +122,14 @@ typedef struct atto__tuner {
         atto__tuned *list;
         int32_t count, capacity;
     } known[ATTO_CHOICE_COUNT];
-    bool explicitly;    /* atto_device_tune is on */
-    bool on_first_use;  /* the option */
-    int32_t round;      /* how often atto_device_tune was put on */
-    bool presets_only;  /* what is known does not count for a moment */
-    bool changed;       /* something was measured that is not in the file */
-    atto__trial open;   /* what the call that is running asks for and is to be measured */
-    atto__trial *trial; /* NULL but while a call is measured */
+    bool explicitly;       /* atto_device_tune is on */
+    bool on_first_use;     /* the option */
+    int32_t round;         /* how often atto_device_tune was put on */
+    bool presets_only;     /* what is known does not count for a moment */
+    bool changed;          /* something was measured that is not in the file */
+    atto__trial open;      /* what the call that is running asks for and is to be measured */
+    atto__trial *trial;    /* NULL but while a call is measured */
+    double (*clock)(void); /* seconds: atto__clock, or what a test counts */
 } atto__tuner;
 
 /* "softmax_forward", and "lanes,items,held,group". */

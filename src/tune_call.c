@@ -196,10 +196,10 @@ static atto_status run_once(session *s)
 static atto_status time_calls(session *s, int32_t calls, double *out)
 {
     ATTO_TRY(s->dev->vt->sync(s->dev));
-    const double start = atto__clock();
+    const double start = s->dev->tuner->clock();
     for (int32_t i = 0; i < calls; i++) ATTO_TRY(run_once(s));
     ATTO_TRY(s->dev->vt->sync(s->dev));
-    *out = atto__clock() - start;
+    *out = s->dev->tuner->clock() - start;
     return ATTO_OK;
 }
 

@@ -173,6 +173,7 @@ atto_status atto__tuner_open(atto_device *dev)
 {
     dev->tuner = atto__alloc(sizeof *dev->tuner);
     ATTO_REQUIRE(dev->tuner, ATTO_E_MEMORY, "device_open: out of host memory");
+    dev->tuner->clock = atto__clock;
     dev->tuner->on_first_use = dev->options.set.tune_on_first_use;
     read_file(dev, dev->tuner);
     atto__tuner_read_builtin(dev->tuner, &dev->info);

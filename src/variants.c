@@ -421,18 +421,43 @@ static void put_operands(text *t, const atto__gemm_knobs *k)
     put_knob(t, "B_VECTORS", k->b_vectors);
 }
 
+static void put_tile(text *t, const atto__gemm_tile *tile)
+{
+    put_knob(t, "TILE_M", tile->m);
+    put_knob(t, "TILE_N", tile->n);
+    put_knob(t, "TILE_K", tile->k);
+    put_knob(t, "ITEM_M", tile->item_m);
+    put_knob(t, "ITEM_N", tile->item_n);
+    put_knob(t, "SLICES", tile->slices);
+}
+
 void atto__gemm_tile_variant(const atto__gemm_tile *tile, const atto__gemm_knobs *knobs,
                              atto__variant *out)
 {
     text t = begin(out, "gemm.cl", "atto_gemm_tile", "");
     put_gemm(&t, knobs);
     put_operands(&t, knobs);
-    put_knob(&t, "TILE_M", tile->m);
-    put_knob(&t, "TILE_N", tile->n);
-    put_knob(&t, "TILE_K", tile->k);
-    put_knob(&t, "ITEM_M", tile->item_m);
-    put_knob(&t, "ITEM_N", tile->item_n);
-    put_knob(&t, "SLICES", tile->slices);
+    put_tile(&t, tile);
+}
+
+/* The filter of a tile is packed as rows of outputs in whole vectors; of dw's operands the small
+ * image has spots, or channels, along its rows. */
+void atto__conv_variant(const atto__conv_knobs *k, atto__variant *out)
+{
+    const bool tile = strcmp(k->kernel, "atto_conv_tile") == 0;
+    text t = begin(out, "conv.cl", k->kernel, "");
+    put_value(&t, "A", atto_dtype_name(k->a));
+    put_value(&t, "B", atto_dtype_name(k->b));
+    put_value(&t, "C", atto_dtype_name(k->c));
+    put_act(&t, k->act ? k->act : "identity");
+    put_knob(&t, "CHANNELS", k->channels);
+    put_knob(&t, "INDEX", k->wide ? 64 : 32);
+    if (!k->tile) return;
+    put_knob(&t, "A_TRANSPOSED", tile != k->channels);
+    put_knob(&t, "B_TRANSPOSED", tile || k->channels);
+    put_knob(&t, "A_VECTORS", tile && !k->channels ? 1 : k->a_vectors);
+    put_knob(&t, "B_VECTORS", tile && k->channels ? 1 : k->b_vectors);
+    put_tile(&t, k->tile);
 }
 
 void atto__gemm_rows_variant(int32_t rows, int32_t lanes, const atto__gemm_knobs *knobs,
@@ -1118,6 +1143,42 @@ static bool make_linear(const int32_t *v, atto__variant *out)
     return true;
 }
 
+/* Axes: kernel, tile, dtypes, vectors, order, index, activation. */
+static bool make_conv_tile(const int32_t *v, atto__variant *out)
+{
+    const atto__conv_knobs knobs = {
+        .kernel = v[0] ? "atto_conv_filter" : "atto_conv_tile",
+        .tile = &atto__gemm_tiles[v[1]],
+        .a = gemm_dtypes[v[2]][0],
+        .b = gemm_dtypes[v[2]][1],
+        .c = v[0] ? ATTO_F32 : gemm_dtypes[v[2]][2],
+        .a_vectors = v[3] & 1,
+        .b_vectors = v[3] >> 1,
+        .channels = v[4] == 1,
+        .wide = v[5] == 1,
+        .act = v[0] ? NULL : atto_activation_name((atto_activation_kind)v[6]),
+    };
+    if (out) atto__conv_variant(&knobs, out);
+    return true;
+}
+
+/* Axes: kernel, dtype, order, index, activation. */
+static bool make_conv(const int32_t *v, atto__variant *out)
+{
+    static const char *const kernels[] = { "atto_conv_pack", "atto_conv_finish", "atto_conv_dz" };
+    const atto__conv_knobs knobs = {
+        .kernel = kernels[v[0]],
+        .a = float_dtypes[v[1]],
+        .b = ATTO_F32,
+        .c = v[0] == 1 ? float_dtypes[v[1]] : ATTO_F32,
+        .channels = v[2] == 1,
+        .wide = v[3] == 1,
+        .act = v[0] == 2 ? atto_activation_name((atto_activation_kind)v[4]) : NULL,
+    };
+    if (out) atto__conv_variant(&knobs, out);
+    return true;
+}
+
 /* Axes: dtype. */
 static bool make_optim_norm(const int32_t *v, atto__variant *out)
 {
@@ -1471,6 +1532,8 @@ static const plan plans[] = {
     { "loss", 1, { 1 }, make_loss_finish },
     { "nll_loss", 5, { 4, 3, 2, 2, 2 }, make_nll_loss },
     { "nll_loss", 1, { 1 }, make_nll_loss_finish },
+    { "conv", 7, { 2, ATTO_GEMM_TILES, 11, 4, 2, 2, ATTO_ACT_COUNT }, make_conv_tile },
+    { "conv", 5, { 3, 3, 2, 2, ATTO_ACT_COUNT }, make_conv },
     { "pool", 6, { 4, 4, 3, 2, 2, 2 }, make_pool },
     { "pool", 5, { 5, 4, 3, 2, 2 }, make_pool_window },
     { "pool", 5, { 4, 3, 2, 2, 2 }, make_pool_whole },

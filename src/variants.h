@@ -192,6 +192,19 @@ void atto__gemm_rows_variant(int32_t rows, int32_t lanes, const atto__gemm_knobs
 void atto__gemm_plain_variant(const char *file, const char *kernel, const atto__gemm_knobs *knobs,
                               atto__variant *out);
 
+/* conv.cl. A tile for atto_conv_tile and atto_conv_filter, NULL for the others. */
+typedef struct atto__conv_knobs {
+    const char *kernel; /* "atto_conv_tile" */
+    const atto__gemm_tile *tile;
+    atto_dtype a, b, c;
+    bool a_vectors, b_vectors;
+    bool channels; /* unit stride along channels */
+    bool wide;
+    const char *act;
+} atto__conv_knobs;
+
+void atto__conv_variant(const atto__conv_knobs *knobs, atto__variant *out);
+
 /* optim.cl. norm has no knob but the dtype, begin none. shadow: its dtype, 0 = none. */
 void atto__optim_norm_variant(atto_dtype dtype, atto__variant *out);
 void atto__optim_begin_variant(atto__variant *out);

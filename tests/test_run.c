@@ -334,6 +334,30 @@ static spec spec_max_pool(const char *name, bool many_dims)
     return spec_pool(name, many_dims);
 }
 
+/* 2 images of 3 channels and 4 x 5 elements, 2 outputs of 4 x 5; filters of 3 x 3. */
+static void numbers_conv(struct atto_conv_args *a)
+{
+    a->act = atto_silu();
+    a->window = (atto_conv_window){ .dims = 2,
+                                    .groups = 1,
+                                    .stride = { 1, 1 },
+                                    .padding = { 1, 1 },
+                                    .padding_after = { 1, 1 },
+                                    .dilation = { 1, 1 } };
+}
+static spec spec_conv(const char *name, bool many_dims)
+{
+    spec legal = { atto_shape4(2, 2, 4, 5), ATTO_F32, -1.0, 1.0 };
+    const bool image = strcmp(name, "x") == 0 || strcmp(name, "dx") == 0;
+    const bool filter = strcmp(name, "w") == 0 || strcmp(name, "dw") == 0;
+    const bool bias = strcmp(name, "b") == 0 || strcmp(name, "db") == 0;
+    if (image) legal.shape = atto_shape4(2, 3, 4, 5);
+    if (filter) legal.shape = atto_shape4(2, 3, 3, 3);
+    if (bias) legal.shape = atto_shape1(2);
+    (void)many_dims;
+    return legal;
+}
+
 /* 5 groups of one channel in 4 images. */
 static void numbers_group_norm(struct atto_group_norm_args *a)
 {
@@ -454,6 +478,7 @@ ATTO_OP_TABLE(X)
 #define IS_DENSE       false
 #define IS_CHANNELS    false
 #define IS_IMAGES      false
+#define IS_FILTERED    false
 #define IS_MATRICES    false
 #define IS_INNER       false
 #define PACKED_ELEMENTWISE LAYOUT_SCATTERED
@@ -462,6 +487,7 @@ ATTO_OP_TABLE(X)
 #define PACKED_DENSE       LAYOUT_SCATTERED
 #define PACKED_CHANNELS    LAYOUT_SCATTERED
 #define PACKED_IMAGES      LAYOUT_STEP2
+#define PACKED_FILTERED    LAYOUT_STEP2
 #define PACKED_MATRICES    LAYOUT_STEP2
 #define PACKED_INNER       LAYOUT_STEP2
 static op_row ops[] = {

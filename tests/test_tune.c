@@ -152,14 +152,12 @@ static misdeed offered[8];
 static int32_t offered_count, used[SAME_AS_FAST + 1];
 static atto__vtable bad_backend;
 
-static void spend(double ms)
+/* What the ways take is counted, not measured: a busy machine changes nothing. */
+static double counted_seconds;
+
+static double counted_clock(void)
 {
-    struct timespec start, now;
-    clock_gettime(CLOCK_MONOTONIC, &start);
-    do clock_gettime(CLOCK_MONOTONIC, &now);
-    while (1e3 * (double)(now.tv_sec - start.tv_sec) +
-               1e-6 * (double)(now.tv_nsec - start.tv_nsec) <
-           ms);
+    return counted_seconds;
 }
 
 static void write_relu(const struct atto_act_args *a, double error)
@@ -182,7 +180,7 @@ static atto_status bad_relu(atto_device *dev, const struct atto_act_args *a,
     const misdeed deed = (misdeed)atto__choose(dev, &choice, &ways).number[0];
     used[deed]++;
     if (deed == BROKEN) return atto__fail(ATTO_E_BUILD, "no such kernel");
-    spend(deed == SLOW ? 0.8 : deed == FINE ? 0.4 : 0.05);
+    counted_seconds += deed == SLOW ? 8e-4 : deed == FINE ? 4e-4 : 5e-5;
     if (deed != LAZY) write_relu(a, deed == OFF ? 1e-2 : deed == NOT_A_NUMBER ? (double)NAN : 0.0);
     return ATTO_OK;
 }
@@ -201,6 +199,7 @@ static atto_device *open_bad(bool first_use)
     bad_backend.act_forward = bad_relu;
     dev->vt = &bad_backend;
     MUST(atto__tuner_open(dev));
+    dev->tuner->clock = counted_clock;
     return dev;
 }
 

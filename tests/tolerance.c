@@ -25,6 +25,8 @@ static const struct {
     /* n terms as linear: K of y; of a gradient N or M, times the repetitions that are summed up,
      * and one more for the old value. */
     { "matmul", 1, 1 },
+    /* n terms as linear: taps of the channels of a group; of a gradient those, or the positions. */
+    { "conv", 1, 1 },
     /* oracle_attention.c counts everything: terms are in u. */
     { "attention", 1, 1 },
     /* Beside the summands, which the caller counts: exp 6 and its argument 1, log 6, differences 2,

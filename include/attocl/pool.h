@@ -10,8 +10,8 @@ extern "C" {
 #endif
 
 /**
- * Where the windows lie. Pairs are {height, width}; with dims = 1 there is no height, and the first
- * of each pair is not read. Literal: 0 is 0.
+ * Where the windows lie. Pairs are {height, width}; with dims = 1 the first of a pair is
+ * the only one. Literal: 0 is 0.
  *
  *     window o    elements o stride - padding + j dilation, j = 0 .. kernel - 1, of its axis; those
  *                 outside 0 .. L - 1 are padding

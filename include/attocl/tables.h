@@ -144,6 +144,8 @@
  *                IMAGES: the same, but only the innermost dimension needs unit stride; images have
  *                four dimensions, batch, channels, height, width (those that the caller's lacks
  *                have size 1)
+ *                FILTERED: the same, where w and dw are the filters of the images: they lie as these do,
+ *                but do not decide how
  *                MATRICES: the last two dimensions are a matrix that has unit stride along its rows
  *                or along its columns; those before them are the batch, to whose shape every tensor
  *                was expanded by strides 0, and have any strides. An output with a stride 0 gets
@@ -180,7 +182,8 @@
     X(gather,  GATHER,  DENSE,     FLOW,   DISTINCT, FIXED,      DATA_ERRORS) \
     X(matmul,  MATMUL,  MATRICES,  LOW,    DISTINCT, FIXED,             NONE) \
     X(attention, ATTENTION, INNER, LOW,    DISTINCT, DROPS_BY(dropout), NONE) \
-    X(rope,    ROPE,    INNER,     FLOW,   IN_PLACE, FIXED,      DATA_ERRORS)
+    X(rope,    ROPE,    INNER,     FLOW,   IN_PLACE, FIXED,      DATA_ERRORS) \
+    X(conv,    CONV,    FILTERED,  LOW,    DISTINCT, FIXED,             NONE)
 
 /* F(field, role), beside each args struct as ATTO_<OP>_FIELDS. Roles:
  *   IN          read by forward and again by backward      must be given to both
@@ -247,6 +250,9 @@
     F(lse_low, SAVED_OPT) F(dy, DIN) F(dq, DOUT) F(dk, DOUT) F(dv, DOUT)
 #define ATTO_ROPE_FIELDS(F)                                                                    \
     F(x, IN_FWD) F(cos, IN) F(sin, IN) F(position, IN_OPT) F(y, OUT) F(dy, DIN) F(dx, DOUT)
+#define ATTO_CONV_FIELDS(F)                                                                    \
+    F(x, IN_NEEDED) F(w, IN_NEEDED) F(b, IN_FWD_OPT) F(residual, IN_FWD_OPT) F(y, OUT)         \
+    F(z, SAVED_OPT) F(dy, DIN) F(dx, DOUT) F(dw, DOUT) F(db, DOUT)
 /* clang-format on */
 
 #endif

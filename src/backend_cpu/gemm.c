@@ -528,7 +528,8 @@ static bool has_rows_of(const atto__gemm_side *side, int64_t columns)
 static bool fits_blas(const atto__gemm *g)
 {
     const bool sizes = g->m <= INT32_MAX && g->n <= INT32_MAX && g->k <= INT32_MAX && g->k > 0;
-    return sizes && !g->prologue && has_rows_of(&g->a, g->a.along_k ? g->k : g->m) &&
+    return sizes && !g->prologue && !g->pack_a && !g->pack_b &&
+           has_rows_of(&g->a, g->a.along_k ? g->k : g->m) &&
            has_rows_of(&g->b, g->b.along_k ? g->k : g->n) &&
            (!g->c || (g->c_stride >= g->n && g->c_stride <= INT32_MAX));
 }
@@ -569,7 +570,7 @@ static atto_status run_blas(atto_device *dev, const atto__gemm *g, atto__sgemm_f
 
 static bool is_skinny(const atto__gemm *g)
 {
-    return g->m <= ATTO_GEMM_SKINNY && g->a.along_k && g->k > 0;
+    return g->m <= ATTO_GEMM_SKINNY && g->a.along_k && g->k > 0 && !g->pack_a && !g->pack_b;
 }
 
 atto_status ATTO_LEVEL_NAME(gemm)(atto_device *dev, const atto__gemm *g)

@@ -26,6 +26,9 @@ typedef struct atto__gemm_side {
     bool along_k;
 } atto__gemm_side;
 
+typedef void atto__pack_fn(const void *job, int64_t first, int64_t k, int32_t n, int32_t depth,
+                           float *to);
+
 typedef struct atto__gemm {
     int64_t m, n, k;
     atto__gemm_side a, b;
@@ -44,7 +47,11 @@ typedef struct atto__gemm {
      * they stand in c if there is one. Called once for each element. */
     void (*finish)(const void *job, int64_t row, int64_t column, int32_t n, float *values);
 
-    const void *job; /* of both hooks */
+    /* NULL, or what packs an operand that no memory holds, in place of reading it: panels of width
+     * rows of A, or columns of B, from first on, n of them, over depth values of k; as pack.h says. */
+    atto__pack_fn *pack_a, *pack_b;
+
+    const void *job; /* of all hooks */
 
     /* What finish is told of C's row 0: products of a batch stand below each other. */
     int64_t first_row;

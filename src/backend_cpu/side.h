@@ -5,23 +5,7 @@
 
 #include "backend_cpu/gemm.h"
 #include "backend_cpu/pack.h"
-#include "backend_cpu/tile.h"
-#include "divide.h"
-
-static int64_t round_up(int64_t a, int64_t b)
-{
-    return atto__divide_up(a, b) * b;
-}
-
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-/* Panels in one unit: rows across k are read, and made by a prologue, in runs of some length. */
-#define GROUP_PANELS  4
-#define GROUP_ROWS    (GROUP_PANELS * TILE_ROWS)
-#define GROUP_COLUMNS (GROUP_PANELS * TILE_COLUMNS)
+#include "backend_cpu/panel.h"
 
 /* What a prologue makes at a time: [TILE_ROWS][STRIP_ALONG] elements at most along k for each panel
  * of the group, [STRIP_ACROSS][GROUP_ROWS] across. */
@@ -75,7 +59,9 @@ static const void *side_at(const atto__gemm_side *side, int64_t index, int64_t k
 static void pack_a(const atto__gemm *g, int64_t row, int64_t k, int32_t rows, int32_t depth,
                    float *to)
 {
-    if (g->prologue) {
+    if (g->pack_a) {
+        g->pack_a(g->job, row, k, rows, depth, to);
+    } else if (g->prologue) {
         pack_a_prologue(g, row, k, rows, depth, to);
     } else {
         pack_panels(side_at(&g->a, row, k), g->a.stride, g->a.dtype, g->a.along_k, rows, depth,
@@ -87,8 +73,12 @@ static void pack_a(const atto__gemm *g, int64_t row, int64_t k, int32_t rows, in
 static void pack_b(const atto__gemm *g, int64_t column, int64_t k, int32_t columns, int32_t depth,
                    float *to)
 {
-    pack_panels(side_at(&g->b, column, k), g->b.stride, g->b.dtype, g->b.along_k, columns, depth,
-                TILE_COLUMNS, to);
+    if (g->pack_b) {
+        g->pack_b(g->job, column, k, columns, depth, to);
+    } else {
+        pack_panels(side_at(&g->b, column, k), g->b.stride, g->b.dtype, g->b.along_k, columns,
+                    depth, TILE_COLUMNS, to);
+    }
 }
 
 #endif

@@ -1,25 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* The innermost product of gemm.c: one panel of A times one panel of B, sums in registers.
- *
- *   level     tile    registers: sums, B, the broadcast element of A (and a product without fma)
- *   AVX-512   14x32   28 + 2 + 1 of 32
- *   AVX2      6x16    12 + 2 + 1 of 16
- *   base      4x8      8 + 2 + 1 + 1 of 16
- */
+/* The innermost product of gemm.c: one panel of A times one panel of B, sums in registers. */
 #ifndef ATTO_CPU_TILE_H
 #define ATTO_CPU_TILE_H
 
-#include "backend_cpu/vec.h"
-
-#if VEC_LANES == 16
-#define TILE_ROWS 14
-#elif VEC_LANES == 8
-#define TILE_ROWS 6
-#else
-#define TILE_ROWS 4
-#endif
-#define TILE_VECS    2
-#define TILE_COLUMNS (TILE_VECS * VEC_LANES)
+#include "backend_cpu/panel.h"
 
 /* AVX-512 keeps the panel of A in the first-level cache and streams those of B past it, asking for
  * them some steps ahead. With the half as long vectors of AVX2 the load ports have no room for

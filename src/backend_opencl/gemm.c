@@ -202,6 +202,21 @@ static bool preset_plan(const atto_device *dev, const atto__gemm *g, plan *p)
     return true;
 }
 
+bool atto__gemm_cut_of(const atto_device *dev, const atto__gemm *sizes, bool may_cut,
+                       atto__gemm_cut *out)
+{
+    atto__gemm g = *sizes;
+    if (!may_cut && g.k > SLICE_K) g.k = SLICE_K;
+    const atto__gemm_tile *tile = choose_tile(dev, &g);
+    if (!tile) return false;
+    plan p;
+    memset(&p, 0, sizeof p);
+    plan_tiles(&g, tile, &p);
+    cut(&g, may_cut ? wanted_slices(&g, &p) : 1, &p);
+    *out = (atto__gemm_cut){ tile, p.tiles, p.slices, p.slice };
+    return true;
+}
+
 /* ---- measured plans ----
  *
  * A way's numbers are the engine, of tiles the one, and the slices. The sizes of a choice are m, n,

@@ -48,6 +48,17 @@ typedef struct atto__gemm {
 /* Scratch headers of a call, which must live until everything is enqueued. */
 atto_status atto__gemm_run(atto_device *dev, const atto__gemm *g);
 
+/* A tile for products that other kernels compute, conv.cl's: m, n, k and the batch are given. Where
+ * sums may not be cut, slices is 1. False if the device can run no tile. */
+typedef struct atto__gemm_cut {
+    const atto__gemm_tile *tile;
+    int64_t tiles;         /* of one product */
+    int64_t slices, slice; /* of k, and values of k in one, a multiple of 64 */
+} atto__gemm_cut;
+
+bool atto__gemm_cut_of(const atto_device *dev, const atto__gemm *sizes, bool may_cut,
+                       atto__gemm_cut *out);
+
 /* How often the prologue would see each element of a: once for each tile beside another. */
 int64_t atto__gemm_passes(atto_device *dev, const atto__gemm *g);
 

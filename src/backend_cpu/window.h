@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: MIT */
+/* Windows of an image as the matrix that a convolution multiplies, without storing it.
+ *
+ * Element [spot, tap] of the matrix is an element of the image: where the output `spot` reads for
+ * `tap`. Its place in memory is the sum of the spot's and the tap's, since what the padding holds is
+ * there: as the image lies, where it needs no padding, or in planes, a copy with zeros around it.
+ *
+ *   rows       unit stride along width. A tap is (channel, row, column) of the filter. Planes take
+ *              strides apart, so that neighbouring spots read neighbours:
+ *                  [batch][channel][row phase][column phase][rows][columns]
+ *   channels   unit stride along channels. A tap is (row, column, channel)
+ *
+ * Packing makes panels of it as gemm.c wants them: `width` spots or taps side by side. */
+#ifndef ATTO_CPU_WINDOW_H
+#define ATTO_CPU_WINDOW_H
+
+#include <string.h>
+
+#include "backend_cpu/panel.h"
+#include "convolution.h"
+
+/* Floats behind planes that may be read, though not used. */
+#define WINDOW_SLACK 32
+
+/* Spot p = (n height + y) width + x lies at n image + y row + x step. */
+typedef struct window_spots {
+    int64_t height, width;
+    int64_t image, row, step;
+} window_spots;
+
+/* Tap k lies at start[k / run] + k % run. */
+typedef struct window_taps {
+    const int64_t *start;
+    int64_t run, count;
+} window_taps;
+
+typedef struct window_matrix {
+    const float *data, *limit; /* limit: behind what may be read */
+    window_spots spots;
+    window_taps taps;
+} window_matrix;
+
+/* Neighbours in memory: n elements at offset, of which the first has index `at` here. */
+typedef struct window_piece {
+    int64_t offset;
+    int32_t at, n;
+} window_piece;
+
+ATTO_INLINE int64_t spot_place(const window_spots *s, int64_t spot)
+{
+    const int64_t row = spot / s->width;
+    return row / s->height * s->image + row % s->height * s->row + spot % s->width * s->step;
+}
+
+ATTO_INLINE int64_t tap_place(const window_taps *t, int64_t tap)
+{
+    return t->run == 1 ? t->start[tap] : t->start[tap / t->run] + tap % t->run;
+}
+
+/* How many of the spots from one on are neighbours in memory, if step is 1; of the taps. */
+ATTO_INLINE int64_t spot_run(const window_spots *s, int64_t spot)
+{
+    return s->width - spot % s->width;
+}
+
+ATTO_INLINE int64_t tap_run(const window_taps *t, int64_t tap)
+{
+    return t->run - tap % t->run;
+}
+
+/* Spots (or taps) first .. first + n, cut where they stop being neighbours and at each multiple of
+ * width from first; n pieces at most. */
+ATTO_INLINE int32_t cut_pieces(const window_matrix *m, bool of_spots, int64_t first, int32_t n,
+                               int32_t width, window_piece *pieces)
+{
+    int32_t count = 0;
+    for (int32_t at = 0; at < n; count++) {
+        const int64_t run =
+            of_spots ? spot_run(&m->spots, first + at) : tap_run(&m->taps, first + at);
+        const int64_t room = least(width - at % width, n - at);
+        pieces[count] = (window_piece){ of_spots ? spot_place(&m->spots, first + at)
+                                                 : tap_place(&m->taps, first + at),
+                                        at, (int32_t)least(run, room) };
+        at += pieces[count].n;
+    }
+    return count;
+}
+
+/* Places of the spots (or taps) first .. first + n. */
+ATTO_INLINE void list_places(const window_matrix *m, bool of_spots, int64_t first, int32_t n,
+                             int64_t *places)
+{
+    for (int32_t i = 0; i < n; i++)
+        places[i] = of_spots ? spot_place(&m->spots, first + i) : tap_place(&m->taps, first + i);
+}
+
+/* ---- pieces across k ---- */
+
+/* Whole vectors in ascending order: what spills over is overwritten by the next piece, or by the
+ * next row of the panel. */
+ATTO_INLINE void copy_spilling(const float *from, int32_t n, float *to)
+{
+    for (int32_t i = 0; i < n; i += VEC_LANES) vec_store(to + i, vec_load(from + i));
+}
+
+static void copy_exactly(const float *from, int32_t n, float *to)
+{
+    for (int32_t i = 0; i < n; i++) to[i] = from[i];
+}
+
+/* One panel: row i has the pieces of places[i]. columns: how many exist. */
+ATTO_INLINE void pack_panel_across(const window_matrix *m, const window_piece *pieces,
+                                   int32_t count, int32_t columns, const int64_t *places,
+                                   int32_t depth, int32_t width, float *to)
+{
+    const int32_t first = pieces[0].at;
+    int64_t furthest = 0;
+    for (int32_t p = 0; p < count; p++)
+        if (pieces[p].offset + pieces[p].n > furthest) furthest = pieces[p].offset + pieces[p].n;
+    for (int32_t i = 0; i < depth; i++, to += width) {
+        const float *from = m->data + places[i];
+        const bool spills = i + 1 < depth && m->limit - from >= furthest + VEC_LANES;
+        if (spills) {
+            for (int32_t p = 0; p < count; p++)
+                copy_spilling(from + pieces[p].offset, pieces[p].n, to + pieces[p].at - first);
+        } else {
+            for (int32_t p = 0; p < count; p++)
+                copy_exactly(from + pieces[p].offset, pieces[p].n, to + pieces[p].at - first);
+        }
+        for (int32_t j = columns; j < width; j++) to[j] = 0.0f;
+    }
+}
+
+#define WINDOW_DEPTH 256 /* places that are listed at a time */
+
+/* Panels of n spots (of_spots) or taps, neighbours in memory, over depth of the others. */
+ATTO_INLINE void pack_windows_across(const window_matrix *m, bool of_spots, int64_t first,
+                                     int64_t k, int32_t n, int32_t depth, int32_t width, float *to)
+{
+    window_piece pieces[GROUP_COLUMNS];
+    int64_t places[WINDOW_DEPTH];
+    const int32_t count = cut_pieces(m, of_spots, first, n, width, pieces);
+    for (int32_t at = 0; at < depth; at += WINDOW_DEPTH) {
+        const int32_t rows = (int32_t)least(WINDOW_DEPTH, depth - at);
+        list_places(m, !of_spots, k + at, rows, places);
+        for (int32_t p = 0; p < count;) {
+            const int32_t panel = pieces[p].at / width;
+            int32_t end = p;
+            while (end < count && pieces[end].at / width == panel) end++;
+            pack_panel_across(m, pieces + p, end - p, (int32_t)least(width, n - panel * width),
+                              places, rows, width,
+                              to + (int64_t)panel * depth * width + (int64_t)at * width);
+            p = end;
+        }
+    }
+}
+
+/* ---- pieces along k ---- */
+
+ATTO_INLINE void load_pointers(const float *const *from, int32_t rows, int32_t first,
+                               vec_u32 square[VEC_LANES])
+{
+    VEC_UNROLL
+    for (int32_t i = 0; i < VEC_LANES; i++) {
+        square[i] = (vec_u32){ 0 };
+        if (first + i < rows) square[i] = (vec_u32)vec_load(from[first + i]);
+    }
+}
+
+/* pack_along_k from rows that lie anywhere: row i at from[i]. */
+ATTO_INLINE void pack_pointers_along_k(const float *const *from, int32_t rows, int32_t k,
+                                       int32_t width, float *to)
+{
+    const float *at_row[TILE_COLUMNS > TILE_ROWS ? TILE_COLUMNS : TILE_ROWS];
+    int32_t at = 0;
+    for (; at + VEC_LANES <= k; at += VEC_LANES) {
+        float *out = to + (int64_t)at * width;
+        for (int32_t i = 0; i < rows; i++) at_row[i] = from[i] + at;
+        for (int32_t first = 0; first < width; first += VEC_LANES) {
+            vec_u32 square[VEC_LANES];
+            load_pointers(at_row, rows, first, square);
+            vec_transpose(square);
+            VEC_UNROLL
+            for (int32_t i = 0; i < VEC_LANES - 1; i++)
+                vec_store(out + i * width + first, (vec)square[i]);
+            const int32_t last = width - first < VEC_LANES ? width - first : VEC_LANES;
+            memcpy(out + (VEC_LANES - 1) * width + first, &square[VEC_LANES - 1],
+                   (size_t)last * sizeof(float));
+        }
+    }
+    for (; at < k; at++)
+        for (int32_t i = 0; i < width; i++) to[at * width + i] = i < rows ? from[i][at] : 0.0f;
+}
+
+/* One panel of rows at places, over depth neighbouring spots (of_spots) or taps. */
+ATTO_INLINE void pack_panel_along(const window_matrix *m, bool of_spots, const int64_t *places,
+                                  int32_t rows, int64_t k, int32_t depth, int32_t width, float *to)
+{
+    const float *from[TILE_COLUMNS > TILE_ROWS ? TILE_COLUMNS : TILE_ROWS];
+    for (int32_t at = 0; at < depth;) {
+        const int64_t run = of_spots ? spot_run(&m->spots, k + at) : tap_run(&m->taps, k + at);
+        const int32_t n = (int32_t)least(run, depth - at);
+        const int64_t place =
+            of_spots ? spot_place(&m->spots, k + at) : tap_place(&m->taps, k + at);
+        for (int32_t i = 0; i < rows; i++) from[i] = m->data + places[i] + place;
+        pack_pointers_along_k(from, rows, n, width, to + (int64_t)at * width);
+        at += n;
+    }
+}
+
+/* Panels of n taps or (of_spots: k counts spots) or spots, over depth of the others, which are
+ * neighbours in memory. */
+ATTO_INLINE void pack_windows_along(const window_matrix *m, bool of_spots, int64_t first, int64_t k,
+                                    int32_t n, int32_t depth, int32_t width, float *to)
+{
+    int64_t places[TILE_COLUMNS > TILE_ROWS ? TILE_COLUMNS : TILE_ROWS];
+    for (int32_t at = 0; at < n; at += width) {
+        const int32_t rows = (int32_t)least(width, n - at);
+        list_places(m, !of_spots, first + at, rows, places);
+        pack_panel_along(m, of_spots, places, rows, k, depth, width, to + (int64_t)at * depth);
+    }
+}
+
+#endif

@@ -1,0 +1,537 @@
+/* SPDX-License-Identifier: MIT */
+/* Convolution on OpenCL: walks of convolution.h as launches of src/cl/conv.cl.
+ *
+ * A walk is two launches: one packs the filter and lists the taps, one multiplies. A strided dx has
+ * a walk for each phase. dw is a product over all spots, whose sums are cut as gemm.c cuts them. */
+#include "cl/atto_conv_flags.h"
+#include "convolution.h"
+#include "divide.h"
+#include "fold.h"
+#include "gemm.h"
+#include "layout.h"
+#include "walk.h"
+
+typedef struct conv {
+    atto_device *dev;
+    const struct atto_conv_args *a;
+    atto__convolution c;
+    bool channels, wide;
+} conv;
+
+/* Tap distances stand in 16 bits, coordinates in 31 with room for what is far away. */
+static bool is_too_long(const atto__conv_axis *a)
+{
+    return a->big > INT32_MAX / 4 || a->padding > INT16_MAX / 2 ||
+           a->dilation * (a->kernel - 1) > INT16_MAX / 2;
+}
+
+static atto_status conv_of(atto_device *dev, const struct atto_conv_args *a,
+                           const atto__layout *layout, const atto_tensor *big,
+                           const atto_tensor *small, const atto_tensor *filter, conv *out)
+{
+    *out = (conv){ .dev = dev,
+                   .a = a,
+                   .c = atto__convolution_of(&a->window, big, small, filter),
+                   .channels = layout->channels_last,
+                   .wide = layout->wide };
+    ATTO_REQUIRE(!is_too_long(&out->c.h) && !is_too_long(&out->c.w), ATTO_E_BUILD,
+                 "conv: an image of 2^29 or more elements, or a reach or padding of 2^14 or more, "
+                 "along an axis");
+    const double spots = (double)out->c.batch * (double)out->c.h.big * (double)out->c.w.big;
+    out->wide = out->wide || spots > INT32_MAX / 2;
+    return ATTO_OK;
+}
+
+static bool has_elements(const atto_tensor *t)
+{
+    return t && atto_tensor_numel(t) > 0;
+}
+
+static atto_status launch(const conv *v, const atto__conv_knobs *knobs, const atto__args *args,
+                          int64_t groups)
+{
+    atto__variant variant;
+    atto__conv_variant(knobs, &variant);
+    if (knobs->tile)
+        return atto__launch_sized(v->dev, &variant, args, groups,
+                                  atto__gemm_tile_items(knobs->tile));
+    return atto__launch(v->dev, &variant, args, groups);
+}
+
+static int64_t groups_for(const conv *v, int64_t items)
+{
+    return atto__group_count(items, atto__opencl_of(v->dev)->group_size);
+}
+
+/* ---- arguments ---- */
+
+static void arg_image(atto__args *args, const conv *v, const atto_tensor *t)
+{
+    atto__arg_tensor(args, t);
+    atto__arg_index4(args, v->wide, t->stride);
+}
+
+/* ATTO_SPOT_PARAMETERS */
+static void arg_spots(atto__args *args, const conv *v, const atto__conv_walk *h,
+                      const atto__conv_walk *w, const atto_tensor *image)
+{
+    atto__arg_index(args, v->wide, v->c.batch * h->count * w->count);
+    atto__arg_index(args, v->wide, h->count);
+    atto__arg_index(args, v->wide, w->count);
+    atto__arg_divider(args, v->wide, h->count);
+    atto__arg_divider(args, v->wide, w->count);
+    atto__arg_uint(args, (uint32_t)h->in_step);
+    atto__arg_uint(args, (uint32_t)w->in_step);
+    atto__arg_uint(args, (uint32_t)image->shape[2]);
+    atto__arg_uint(args, (uint32_t)image->shape[3]);
+}
+
+/* A result of a walk: its steps are those of the walk's spots. */
+static atto_tensor stepped(const atto_tensor *t, const atto__conv_walk *h, const atto__conv_walk *w)
+{
+    atto_tensor s = *t;
+    s.offset += h->first * t->stride[2] + w->first * t->stride[3];
+    s.stride[2] *= h->step;
+    s.stride[3] *= w->step;
+    return s;
+}
+
+static bool divides4(const atto_tensor *t, const int32_t *dims, int32_t count)
+{
+    bool all = t->offset % 4 == 0;
+    for (int32_t i = 0; i < count; i++)
+        all = all && (t->shape[dims[i]] == 1 || t->stride[dims[i]] % 4 == 0);
+    return all;
+}
+
+/* Whether four neighbours of a stepped result are 16-byte neighbours (8 in 16 bits) in memory. */
+static bool has_quads(const conv *v, const atto_tensor *t, const atto__conv_walk *h,
+                      const atto__conv_walk *w, int64_t outputs)
+{
+    static const int32_t around_channels[] = { 0, 2, 3 }, around_width[] = { 0, 1, 2 };
+    if (v->channels) return outputs % 4 == 0 && divides4(t, around_channels, 3);
+    if (t->stride[3] != 1) return false;
+    if (w->count % 4 == 0) return divides4(t, around_width, 3);
+    const bool joins = h->count == 1 || t->stride[2] == w->count;
+    return joins && h->count * w->count % 4 == 0 && divides4(t, around_width, 2);
+}
+
+/* A walk of one product. */
+typedef struct walk {
+    const conv *v;
+    const atto_tensor *in, *out;
+    atto__conv_walk h, w;
+    bool to_big;
+    bool fused; /* forward: bias, z, activation, residual */
+    bool add;
+    int64_t inputs, outputs; /* channels of a group */
+    int64_t vector;          /* elements of k for one tap entry */
+    int64_t k, padded;
+} walk;
+
+static void arg_result(atto__args *args, const walk *k, const atto_tensor *t, uint32_t flag,
+                       uint32_t *flags, bool *quads)
+{
+    const atto_tensor none = { .rank = 4 };
+    if (!t) {
+        arg_image(args, k->v, &none);
+        return;
+    }
+    const atto_tensor s = stepped(t, &k->h, &k->w);
+    arg_image(args, k->v, &s);
+    *flags |= flag;
+    *quads = *quads && has_quads(k->v, &s, &k->h, &k->w, k->outputs);
+}
+
+/* ATTO_CONV_OUT_PARAMETERS */
+static void arg_out(atto__args *args, const walk *k)
+{
+    const struct atto_conv_args *a = k->v->a;
+    const atto_tensor none = { .rank = 1 };
+    uint32_t flags = k->add ? ATTO_CONV_ADD : 0;
+    bool quads = true;
+    const atto_tensor *bias = k->fused ? a->b : NULL;
+    atto__arg_index(args, k->v->wide, k->outputs);
+    arg_result(args, k, k->out, 0, &flags, &quads);
+    atto__arg_tensor(args, bias ? bias : &none);
+    if (bias) flags |= ATTO_CONV_BIAS | (bias->dtype == ATTO_F32 ? ATTO_CONV_BIAS_F32 : 0);
+    arg_result(args, k, k->fused ? a->z : NULL, ATTO_CONV_Z, &flags, &quads);
+    arg_result(args, k, k->fused ? a->residual : NULL, ATTO_CONV_RESIDUAL, &flags, &quads);
+    if (quads) flags |= ATTO_CONV_QUADS;
+    const atto_activation act = k->fused ? a->act : atto_identity();
+    atto__arg_uint(args, flags);
+    atto__arg_float(args, act.a);
+    atto__arg_float(args, act.b);
+}
+
+/* ---- filter and taps ---- */
+
+static int64_t round_up(int64_t n, int64_t to)
+{
+    return atto__divide_up(n, to) * to;
+}
+
+/* Values of k that taps of so many channels are. */
+static int64_t length_of(const conv *v, const atto__conv_walk *h, const atto__conv_walk *w,
+                         int64_t channels, int64_t vector)
+{
+    return h->taps * w->taps * (v->channels ? round_up(channels, vector) : channels);
+}
+
+/* The taps, and the filter if packed is not NULL. */
+static atto_status pack(const walk *k, const atto_tensor *packed, const atto_tensor *taps)
+{
+    const conv *v = k->v;
+    const atto_tensor none = { .rank = 4, .dtype = k->in->dtype };
+    const atto_tensor *filter = packed ? v->a->w : &none;
+    atto__args args;
+    args.count = 0;
+    arg_image(&args, v, filter);
+    atto__arg_memory(&args, packed ? atto__memory(packed) : NULL);
+    atto__arg_memory(&args, atto__memory(taps));
+    atto__arg_uint(&args, (uint32_t)k->h.taps);
+    atto__arg_uint(&args, (uint32_t)k->w.taps);
+    atto__arg_uint4(&args, (uint32_t[]){ (uint32_t)k->h.tap, (uint32_t)k->w.tap,
+                                         (uint32_t)k->h.tap_step, (uint32_t)k->w.tap_step });
+    atto__arg_uint4(&args, (uint32_t[]){ (uint32_t)k->h.at, (uint32_t)k->w.at,
+                                         (uint32_t)k->h.at_step, (uint32_t)k->w.at_step });
+    atto__arg_index4(&args, v->wide, k->in->stride);
+    atto__arg_uint(&args, (uint32_t)k->inputs);
+    atto__arg_uint(&args, (uint32_t)k->outputs);
+    atto__arg_uint(&args, (uint32_t)(packed ? k->padded : 1));
+    atto__arg_uint(&args, (uint32_t)k->k);
+    atto__arg_uint(&args, (uint32_t)v->c.groups);
+    atto__arg_uint(&args, (uint32_t)k->vector);
+    atto__arg_uint(&args, (packed ? ATTO_CONV_FILTER : 0) | (k->to_big ? ATTO_CONV_TO_BIG : 0));
+    const atto__conv_knobs knobs = { .kernel = "atto_conv_pack",
+                                     .a = filter->dtype,
+                                     .b = ATTO_F32,
+                                     .c = ATTO_F32,
+                                     .channels = v->channels,
+                                     .wide = v->wide };
+    const int64_t entries = k->k / k->vector;
+    const int64_t elements = packed ? v->c.groups * k->k * k->padded : 0;
+    return launch(v, &knobs, &args, groups_for(v, entries > elements ? entries : elements));
+}
+
+static atto_status scratch_taps(const conv *v, int64_t entries, atto_buffer *header,
+                                atto_tensor *out)
+{
+    const int64_t words = 4 * (entries > 0 ? entries : 1);
+    return atto__scratch_tensor(v->dev, ATTO_I32, 1, &words, header, out);
+}
+
+/* ---- a walk ---- */
+
+/* Whether an image's vectors of channels are whole. */
+static bool has_vectors(const atto_tensor *t, int64_t channels)
+{
+    static const int32_t around[] = { 0, 2, 3 };
+    const int32_t vector = atto__vector_elements(t->dtype);
+    bool all = t->offset % vector == 0 && channels % vector == 0;
+    for (int32_t i = 0; i < 3; i++)
+        all = all && (t->shape[around[i]] == 1 || t->stride[around[i]] % vector == 0);
+    return all;
+}
+
+static atto_status cut_of(const conv *v, int64_t m, int64_t n, int64_t k, bool may_cut,
+                          atto__gemm_cut *out)
+{
+    const atto__gemm sizes = {
+        .m = m, .n = n, .k = k, .batch = { .outer = v->c.groups, .inner = 1 }
+    };
+    ATTO_REQUIRE(atto__gemm_cut_of(v->dev, &sizes, may_cut, out), ATTO_E_BUILD,
+                 "work-groups of %d with %llu bytes are too small",
+                 (int)atto__opencl_of(v->dev)->group_size,
+                 (unsigned long long)v->dev->info.local_bytes);
+    return ATTO_OK;
+}
+
+static atto_status multiply(const walk *k, const atto_tensor *packed, const atto_tensor *taps)
+{
+    const conv *v = k->v;
+    const int64_t spots = v->c.batch * k->h.count * k->w.count;
+    atto__gemm_cut cut;
+    ATTO_TRY(cut_of(v, v->channels ? spots : k->outputs, v->channels ? k->outputs : spots, k->k,
+                    false, &cut));
+    const atto_dtype filter = packed->dtype, window = k->in->dtype;
+    const atto__conv_knobs knobs = {
+        .kernel = "atto_conv_tile",
+        .tile = cut.tile,
+        .a = v->channels ? window : filter,
+        .b = v->channels ? filter : window,
+        .c = k->out->dtype,
+        .a_vectors = v->channels && has_vectors(k->in, k->inputs),
+        .channels = v->channels,
+        .wide = v->wide,
+        .act = k->fused ? atto_activation_name(v->a->act.kind) : NULL,
+    };
+    atto__args args;
+    args.count = 0;
+    arg_image(&args, v, k->in);
+    atto__arg_memory(&args, atto__memory(packed));
+    atto__arg_memory(&args, atto__memory(taps));
+    atto__arg_index(&args, v->wide, k->padded);
+    atto__arg_index(&args, v->wide, k->k * k->padded);
+    atto__arg_index(&args, v->wide, k->inputs * k->in->stride[1]);
+    atto__arg_index(&args, v->wide, k->k);
+    atto__arg_index(&args, v->wide, cut.tiles);
+    arg_spots(&args, v, &k->h, &k->w, k->in);
+    arg_out(&args, k);
+    return launch(v, &knobs, &args, cut.tiles * v->c.groups);
+}
+
+static atto_status run_walk(walk *k)
+{
+    const conv *v = k->v;
+    const int32_t scratch = v->dev->scratch_count;
+    k->inputs = k->to_big ? v->c.small_channels : v->c.big_channels;
+    k->outputs = k->to_big ? v->c.big_channels : v->c.small_channels;
+    k->vector = v->channels ? atto__vector_elements(k->in->dtype) : 1;
+    k->k = length_of(v, &k->h, &k->w, k->inputs, k->vector);
+    k->padded = round_up(k->outputs, atto__vector_elements(v->a->w->dtype));
+    if (v->c.batch * k->h.count * k->w.count == 0 || k->outputs == 0) return ATTO_OK;
+    if (k->k == 0 && k->add) return ATTO_OK;
+    atto_buffer headers[2];
+    atto_tensor packed, taps;
+    int64_t room = v->c.groups * k->k * k->padded;
+    if (room == 0) room = 1;
+    ATTO_TRY(atto__scratch_tensor(v->dev, v->a->w->dtype, 1, &room, &headers[0], &packed));
+    ATTO_TRY(scratch_taps(v, k->k / k->vector, &headers[1], &taps));
+    if (k->k > 0) ATTO_TRY(pack(k, &packed, &taps));
+    ATTO_TRY(multiply(k, &packed, &taps));
+    atto__scratch_release(v->dev, scratch);
+    return ATTO_OK;
+}
+
+static atto_status run_small(walk *k)
+{
+    k->h = atto__conv_walk_small(&k->v->c.h);
+    k->w = atto__conv_walk_small(&k->v->c.w);
+    return run_walk(k);
+}
+
+static atto_status run_big(walk *k)
+{
+    k->to_big = true;
+    for (int64_t i = 0; i < atto__conv_phases(&k->v->c.h); i++) {
+        for (int64_t j = 0; j < atto__conv_phases(&k->v->c.w); j++) {
+            k->h = atto__conv_walk_big(&k->v->c.h, i);
+            k->w = atto__conv_walk_big(&k->v->c.w, j);
+            ATTO_TRY(run_walk(k));
+        }
+    }
+    return ATTO_OK;
+}
+
+/* ---- dw ---- */
+
+/* Whether spots of the small image are vectors in memory. */
+static bool has_spot_vectors(const atto_tensor *t)
+{
+    const int32_t vector = atto__vector_elements(t->dtype);
+    const int64_t plane = t->shape[2] * t->shape[3];
+    const bool joins = t->shape[2] == 1 || t->stride[2] == t->shape[3];
+    return joins && plane % vector == 0 && t->offset % vector == 0 &&
+           (t->shape[1] == 1 || t->stride[1] % vector == 0) &&
+           (t->shape[0] == 1 || t->stride[0] % vector == 0);
+}
+
+static atto_status finish_filter(const walk *k, const atto_tensor *sums, int64_t columns,
+                                 int64_t slices)
+{
+    const conv *v = k->v;
+    const atto_tensor *dw = v->a->dw;
+    const int64_t rows = v->c.groups * v->c.small_channels;
+    atto__args args;
+    args.count = 0;
+    atto__arg_memory(&args, atto__memory(sums));
+    atto__arg_index(&args, v->wide, rows);
+    atto__arg_index(&args, v->wide, columns);
+    atto__arg_uint(&args, (uint32_t)slices);
+    atto__arg_uint(&args, (uint32_t)k->inputs);
+    atto__arg_uint(&args, (uint32_t)round_up(k->inputs, k->vector));
+    atto__arg_uint(&args, (uint32_t)k->h.taps);
+    atto__arg_uint(&args, (uint32_t)k->w.taps);
+    arg_image(&args, v, dw);
+    atto__arg_uint(&args, v->a->add_dw);
+    const atto__conv_knobs knobs = { .kernel = "atto_conv_finish",
+                                     .a = ATTO_F32,
+                                     .b = ATTO_F32,
+                                     .c = dw->dtype,
+                                     .channels = v->channels,
+                                     .wide = v->wide };
+    return launch(v, &knobs, &args, groups_for(v, rows * columns));
+}
+
+static atto_status multiply_filter(const walk *k, const atto_tensor *small, const atto_tensor *taps,
+                                   const atto__gemm_cut *cut, int64_t columns,
+                                   const atto_tensor *sums)
+{
+    const conv *v = k->v;
+    const int64_t m = v->c.small_channels;
+    const atto__conv_knobs knobs = {
+        .kernel = "atto_conv_filter",
+        .tile = cut->tile,
+        .a = small->dtype,
+        .b = k->in->dtype,
+        .c = ATTO_F32,
+        .a_vectors = v->channels ? has_vectors(small, m) : has_spot_vectors(small),
+        .b_vectors = v->channels && has_vectors(k->in, k->inputs),
+        .channels = v->channels,
+        .wide = v->wide,
+    };
+    atto__args args;
+    args.count = 0;
+    arg_image(&args, v, small);
+    arg_image(&args, v, k->in);
+    atto__arg_memory(&args, atto__memory(taps));
+    atto__arg_index(&args, v->wide, m);
+    atto__arg_index(&args, v->wide, k->k);
+    atto__arg_index(&args, v->wide, columns);
+    atto__arg_index(&args, v->wide, m * small->stride[1]);
+    atto__arg_index(&args, v->wide, k->inputs * k->in->stride[1]);
+    atto__arg_index(&args, v->wide, cut->tiles);
+    atto__arg_index(&args, v->wide, cut->slice);
+    atto__arg_index(&args, v->wide, cut->slices);
+    atto__arg_index(&args, v->wide, v->c.groups);
+    arg_spots(&args, v, &k->h, &k->w, k->in);
+    atto__arg_memory(&args, atto__memory(sums));
+    return launch(v, &knobs, &args, cut->tiles * cut->slices * v->c.groups);
+}
+
+static atto_status run_filter(const conv *v, const atto_tensor *big, const atto_tensor *small)
+{
+    walk k = { .v = v, .in = big, .inputs = v->c.big_channels, .outputs = v->c.small_channels };
+    k.h = atto__conv_walk_small(&v->c.h);
+    k.w = atto__conv_walk_small(&v->c.w);
+    k.vector = v->channels ? atto__vector_elements(big->dtype) : 1;
+    k.k = length_of(v, &k.h, &k.w, k.inputs, k.vector);
+    const int64_t columns = round_up(k.k, 4), spots = v->c.batch * k.h.count * k.w.count;
+    atto__gemm_cut cut;
+    ATTO_TRY(cut_of(v, v->c.small_channels, k.k, spots, true, &cut));
+    const int64_t rows = v->c.groups * v->c.small_channels;
+    const int64_t shape[] = { cut.slices * rows, columns };
+    atto_buffer headers[2];
+    atto_tensor sums, taps;
+    ATTO_TRY(atto__scratch_tensor(v->dev, ATTO_F32, 2, shape, &headers[0], &sums));
+    ATTO_TRY(scratch_taps(v, k.k / k.vector, &headers[1], &taps));
+    ATTO_TRY(pack(&k, NULL, &taps));
+    ATTO_TRY(multiply_filter(&k, small, &taps, &cut, columns, &sums));
+    return finish_filter(&k, &sums, columns, cut.slices);
+}
+
+/* ---- db and dz ---- */
+
+/* Sums over all but the channels. */
+static atto_status run_bias(const conv *v, const atto_tensor *dz)
+{
+    if (!has_elements(dz)) return v->a->add_db ? ATTO_OK : atto_tensor_fill(v->a->db, 0.0);
+    atto_tensor in = *dz, out = *v->a->db;
+    atto_tensor *walked[] = { &in, &out };
+    atto__layout layout;
+    out.rank = 4;
+    for (int32_t d = 0; d < 4; d++) {
+        out.stride[d] = d == 1 ? v->a->db->stride[0] : 0;
+        out.shape[d] = dz->shape[d];
+    }
+    if (out.shape[1] > 1 && out.stride[1] == 0) out.stride[1] = 1;
+    atto__layout_merge(walked, 2, false, v->wide, &layout);
+    const atto__reduction sum = { .fold = ATTO_FOLD_SUM,
+                                  .in = &in,
+                                  .out = &out,
+                                  .layout = &layout,
+                                  .divisor = 1.0f,
+                                  .add = v->a->add_db };
+    return atto__opencl_fold(v->dev, &sum);
+}
+
+/* dz as a dense f32 image in scratch; dy itself without an activation. */
+static atto_status make_dz(const conv *v, atto_buffer *header, atto_tensor *made,
+                           const atto_tensor **dz)
+{
+    const struct atto_conv_args *a = v->a;
+    *dz = a->dy;
+    if (a->act.kind == ATTO_ACT_IDENTITY) return ATTO_OK;
+    static const int32_t rows[] = { 0, 1, 2, 3 }, channels[] = { 0, 2, 3, 1 };
+    const int32_t *order = v->channels ? channels : rows;
+    ATTO_TRY(atto__scratch_tensor(v->dev, ATTO_F32, 4, a->dy->shape, header, made));
+    int64_t size[4], dy[4], z[4], step = 1;
+    for (int32_t i = 3; i >= 0; i--) {
+        size[i] = a->dy->shape[order[i]];
+        dy[i] = a->dy->stride[order[i]];
+        z[i] = a->z->stride[order[i]];
+        made->stride[order[i]] = step;
+        step *= size[i];
+    }
+    atto__args args;
+    args.count = 0;
+    atto__arg_tensor(&args, a->dy);
+    atto__arg_index4(&args, v->wide, dy);
+    atto__arg_tensor(&args, a->z);
+    atto__arg_index4(&args, v->wide, z);
+    atto__arg_tensor(&args, made);
+    atto__arg_index(&args, v->wide, step);
+    atto__arg_sizes(&args, v->wide, size);
+    atto__arg_float(&args, a->act.a);
+    atto__arg_float(&args, a->act.b);
+    const atto__conv_knobs knobs = { .kernel = "atto_conv_dz",
+                                     .a = a->dy->dtype,
+                                     .b = ATTO_F32,
+                                     .c = ATTO_F32,
+                                     .wide = v->wide,
+                                     .act = atto_activation_name(a->act.kind) };
+    *dz = made;
+    return launch(v, &knobs, &args, groups_for(v, step));
+}
+
+/* ---- calls ---- */
+
+atto_status atto__opencl_conv_forward(atto_device *dev, const struct atto_conv_args *a,
+                                      const atto__layout *layout)
+{
+    const bool transposed = a->window.transposed;
+    conv v;
+    ATTO_TRY(conv_of(dev, a, layout, transposed ? a->y : a->x, transposed ? a->x : a->y, a->w, &v));
+    walk k = { .v = &v, .in = a->x, .out = a->y, .fused = true };
+    return transposed ? run_big(&k) : run_small(&k);
+}
+
+static atto_status run_dx(const conv *v, const atto_tensor *dz)
+{
+    walk k = { .v = v, .in = dz, .out = v->a->dx, .add = v->a->add_dx };
+    return v->a->window.transposed ? run_small(&k) : run_big(&k);
+}
+
+atto_status atto__opencl_conv_backward(atto_device *dev, const struct atto_conv_args *a,
+                                       const atto__layout *layout)
+{
+    const atto_tensor *x = a->x ? a->x : a->dx, *w = a->w ? a->w : a->dw, *dz;
+    const bool transposed = a->window.transposed;
+    conv v = { .dev = dev, .a = a, .channels = layout->channels_last, .wide = layout->wide };
+    if (x && w)
+        ATTO_TRY(conv_of(dev, a, layout, transposed ? a->dy : x, transposed ? x : a->dy, w, &v));
+    atto_buffer header;
+    atto_tensor made;
+    ATTO_TRY(make_dz(&v, &header, &made, &dz));
+    if (has_elements(a->dx)) ATTO_TRY(run_dx(&v, dz));
+    if (has_elements(a->dw)) ATTO_TRY(transposed ? run_filter(&v, dz, x) : run_filter(&v, x, dz));
+    return has_elements(a->db) ? run_bias(&v, dz) : ATTO_OK;
+}
+
+atto_status atto__opencl_conv_prepare(atto_device *dev, atto_dtype dtype)
+{
+    const atto__gemm sizes = { .m = 64, .n = 64, .k = 64 };
+    atto__gemm_cut cut;
+    ATTO_REQUIRE(atto__gemm_cut_of(dev, &sizes, false, &cut), ATTO_E_BUILD,
+                 "work-groups are too small");
+    const atto__conv_knobs knobs = { .kernel = "atto_conv_tile",
+                                     .tile = cut.tile,
+                                     .a = dtype,
+                                     .b = dtype,
+                                     .c = dtype,
+                                     .act = "identity" };
+    atto__variant variant;
+    atto__conv_variant(&knobs, &variant);
+    return atto__prepare(dev, &variant);
+}
