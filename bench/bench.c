@@ -53,6 +53,12 @@ static void append_heads(char *out, size_t size, const bench_heads *s)
              s->batches, s->heads, s->shared, s->queries, s->keys, s->width);
 }
 
+static void append_images(char *out, size_t size, const bench_images *s)
+{
+    snprintf(out, size, " %" PRId64 "x%" PRId64 "x%" PRId64 "x%" PRId64 " %" PRId64 "/%" PRId64,
+             s->batch, s->channels, s->edge, s->outputs, s->kernel, s->stride);
+}
+
 void bench_case_text(const bench_case *c, char *out, size_t size)
 {
     const bench_row *row = c->row;
@@ -63,6 +69,8 @@ void bench_case_text(const bench_case *c, char *out, size_t size)
         append_matrix(out + used, size - (size_t)used, matrix);
     if (row->attention.width > 0 && used > 0 && (size_t)used < size)
         append_heads(out + used, size - (size_t)used, &row->attention);
+    if (row->images.batch > 0 && used > 0 && (size_t)used < size)
+        append_images(out + used, size - (size_t)used, &row->images);
     if (row->rows > 0 && used > 0 && (size_t)used < size)
         snprintf(out + used, size - (size_t)used, " %" PRId64 "x%" PRId64, row->rows, row->cols);
 }
@@ -282,6 +290,20 @@ static void count_attention(const bench *b, const bench_case *c, const bench_ten
                (backward ? 2.0 : 1.0) * weights * (double)atto_dtype_size(c->dtype);
 }
 
+/* Two images and a filter; two flops for each tap of an output. */
+static void count_images(const bench *b, const bench_case *c, const bench_tensors *t,
+                         bench_result *r)
+{
+    const bench_images s = bench_images_of(b, c->row);
+    const int64_t small = s.transposed ? s.edge : bench_images_out(&s);
+    r->shape = (atto_shape){ 8,
+                             { s.batch, s.channels, s.edge, s.outputs, s.kernel, s.stride,
+                               s.padding, s.groups } };
+    r->flops = c->row->flops * (double)(s.batch * small * small * s.kernel * s.kernel) *
+               (double)s.channels * (double)(s.outputs / s.groups);
+    r->bytes = bytes_of(&t->x) + bytes_of(&t->dy) + bytes_of(&t->w);
+}
+
 static void count_work(const bench *b, const bench_case *c, const bench_tensors *t, bench_result *r)
 {
     const atto_tensor *out = &t->out;
@@ -291,6 +313,10 @@ static void count_work(const bench *b, const bench_case *c, const bench_tensors 
     }
     if (c->row->attention.width > 0) {
         count_attention(b, c, t, r);
+        return;
+    }
+    if (c->row->images.batch > 0) {
+        count_images(b, c, t, r);
         return;
     }
     const double n = (double)atto_tensor_numel(out);
@@ -313,7 +339,7 @@ static atto_status measure(bench *b, const bench_case *c, bench_result *out)
     BENCH_TRY(warm_up(b, c, out));
     BENCH_TRY(take_samples(b, c, out));
     out->gb_per_s = 1e-6 * out->bytes / out->median_ms;
-    if (c->row->matrix.m > 0 || c->row->attention.width > 0)
+    if (c->row->matrix.m > 0 || c->row->attention.width > 0 || c->row->images.batch > 0)
         out->tflop_per_s = 1e-9 * out->flops / out->median_ms;
     return ATTO_OK;
 }

@@ -46,12 +46,20 @@ typedef struct bench_heads {
     int64_t weights; /* of the module, in squares of its heads' features, heads times width */
 } bench_heads;
 
+/* The sizes of a row of convolutions; zeroed elsewhere. */
+typedef struct bench_images {
+    int64_t batch, channels, edge; /* of x, [batch, channels, edge, edge] */
+    int64_t outputs, kernel, stride, padding, groups;
+    bool transposed, channels_last;
+} bench_images;
+
 /* The tensors that rows may use; contents of outputs are undefined. Elementwise rows have the first
  * three, all of one shape. */
 typedef struct bench_tensors {
     atto_tensor
         x; /* [m, k]; of a batch all but b and db have that dimension, too. Of attention x, w,
-                        b and out, dw, db are q, k, v and results like them, z is y */
+                        b and out, dw, db are q, k, v and results like them, z is y. Of
+                        convolutions x and out, dy and z, w and dw are the images and the filter */
     atto_tensor dy;  /* [m, n] */
     atto_tensor out; /* forward [m, n], backward [m, k] */
 
@@ -104,6 +112,7 @@ typedef struct bench_row {
                                 and key and element of a head, half of them where it is causal */
     bench_matrix matrix; /* as on a GPU, see bench_matrix_of */
     bench_heads attention; /* likewise */
+    bench_images images;   /* likewise */
 } bench_row;
 
 /* X(name): bench_<name>.c defines bench_<name>_rows and bench_<name>_row_count. */
@@ -215,6 +224,12 @@ bench_matrix bench_matrix_of(const bench *b, const bench_row *row);
 /* The same of attention, where batches are halved before heads; modules have an eighth of the batches
  * on CPUs. */
 bench_heads bench_heads_of(const bench *b, const bench_row *row);
+
+/* The same of convolutions: on CPUs an eighth of the images. */
+bench_images bench_images_of(const bench *b, const bench_row *row);
+
+/* Edge of y. */
+int64_t bench_images_out(const bench_images *s);
 
 /* bench_optim.c, bench_module.c: free the optimiser, the module that their rows have made. */
 void bench_optim_drop(void);

@@ -246,10 +246,58 @@ static atto_status allocate_heads(bench *b, const bench_case *c, bench_tensors *
     return ATTO_OK;
 }
 
+bench_images bench_images_of(const bench *b, const bench_row *row)
+{
+    bench_images s = row->images;
+    if (b->is_cpu) s.batch = (s.batch + 7) / 8;
+    const int64_t edge = bench_images_out(&s);
+    const int64_t x = s.channels * s.edge * s.edge, y = s.outputs * edge * edge;
+    while (s.batch > 1 && s.batch * (x > y ? x : y) > b->options.elements) s.batch /= 2;
+    return s;
+}
+
+int64_t bench_images_out(const bench_images *s)
+{
+    return s->transposed ? (s->edge - 1) * s->stride - 2 * s->padding + s->kernel
+                         : (s->edge + 2 * s->padding - s->kernel) / s->stride + 1;
+}
+
+/* [n, c, h, w], of which channels may be innermost. */
+static atto_status make_image(bench *b, atto_dtype dtype, atto_shape shape, bool last,
+                              atto_tensor *out)
+{
+    const int32_t order[] = { 0, 3, 1, 2 };
+    if (!last) return make_tensor(b->dev, dtype, shape, BENCH_DENSE, out);
+    const int64_t *n = shape.dim;
+    BENCH_TRY(
+        make_tensor(b->dev, dtype, atto_shape4(n[0], n[2], n[3], n[1]), BENCH_DENSE, out));
+    return atto_tensor_permute(out, order, out);
+}
+
+static atto_status allocate_images(bench *b, const bench_case *c, bench_tensors *out)
+{
+    const bench_images s = bench_images_of(b, c->row);
+    const int64_t edge = bench_images_out(&s);
+    const atto_shape x = atto_shape4(s.batch, s.channels, s.edge, s.edge);
+    const atto_shape y = atto_shape4(s.batch, s.outputs, edge, edge);
+    const atto_shape w = s.transposed
+                             ? atto_shape4(s.channels, s.outputs / s.groups, s.kernel, s.kernel)
+                             : atto_shape4(s.outputs, s.channels / s.groups, s.kernel, s.kernel);
+    const struct {
+        atto_tensor *t;
+        atto_shape shape;
+    } parts[] = { { &out->x, x },  { &out->w, w },   { &out->dy, y },
+                  { &out->z, y }, { &out->out, x }, { &out->dw, w } };
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        BENCH_TRY(make_image(b, c->dtype, parts[i].shape, s.channels_last, parts[i].t));
+    return ATTO_OK;
+}
+
 static atto_status allocate_set(bench *b, const bench_case *c, bench_tensors *out)
 {
     if (c->row->matrix.m > 0) return allocate_matrices(b, c, out);
     if (c->row->attention.width > 0) return allocate_heads(b, c, out);
+    if (c->row->images.batch > 0) return allocate_images(b, c, out);
     const bench_layout layout = c->row->layout;
     const bench_layout out_layout = layout == BENCH_TRANSPOSED ? BENCH_DENSE : layout;
     const atto_shape shape = shape_of(c->row, bench_elements(b, c->dtype));
@@ -316,6 +364,12 @@ static int64_t set_bytes(const bench *b, const bench_case *c, int64_t *moved)
             return 2 * x;
         }
         *moved = 2 * s.batches * s.width * size * (queries + keys); /* at the least */
+        return 2 * *moved;
+    }
+    if (c->row->images.batch > 0) {
+        const bench_images s = bench_images_of(b, c->row);
+        const int64_t edge = bench_images_out(&s);
+        *moved = s.batch * size * (s.channels * s.edge * s.edge + s.outputs * edge * edge);
         return 2 * *moved;
     }
     if (c->row->matrix.m == 0) {

@@ -311,6 +311,31 @@ def pools(op, function):
     return {op: pool(function), op + " channels_last": pool(function)}
 
 
+def conv(pick, function=F.conv2d):
+    """[batch, channels, edge, outputs, kernel, stride, padding, groups]; pick: 0 dx, 1 dw."""
+    def make(row):
+        batch, channels, edge, outputs, kernel, stride, padding, groups = row.shape
+        turned = function is F.conv_transpose2d
+        first, second = (channels, outputs) if turned else (outputs, channels)
+        form = torch.channels_last if "channels_last" in row.op else torch.contiguous_format
+        x = row.normal(batch, channels, edge, edge).contiguous(memory_format=form)
+        w = row.normal(first, second // groups, kernel, kernel).contiguous(memory_format=form)
+        inputs = [x, w]
+        if row.backward():
+            inputs[pick].requires_grad_(True)
+        return calls(row, lambda x, w: function(x, w, stride=stride, padding=padding, groups=groups), inputs)
+    return make
+
+
+def convs(op, function=F.conv2d):
+    rows = {}
+    for form in ("", " channels_last"):
+        rows[op + form] = conv(0, function)
+        rows[op + form + " dx"] = conv(0, function)
+        rows[op + form + " dw"] = conv(1, function)
+    return rows
+
+
 def gelu_dropout(row):
     x = row.like_x(grad=row.backward())
     return calls(row, lambda x: F.dropout(F.gelu(x), row.dropout, True), [x])
@@ -385,6 +410,9 @@ TORCH = {
     "huber loss": loss(F.huber_loss),
     "bce with logits": loss(F.binary_cross_entropy_with_logits),
     "kl div log": loss(lambda x, t: F.kl_div(x, t, log_target=True)),
+    **convs("conv"),
+    **convs("depthwise"),
+    **convs("conv_transpose", F.conv_transpose2d),
     **pools("max_pool 2/2", lambda x: F.max_pool2d(x, 2)),
     **pools("max_pool 3/2", lambda x: F.max_pool2d(x, 3, 2, 1)),
     **pools("avg_pool 2/2", lambda x: F.avg_pool2d(x, 2)),
@@ -480,6 +508,10 @@ def sets_of(make, row):
     if row.op.startswith("matmul"):
         batch, m, n, k = row.shape
         elements = batch * (m * n + m * k + n * k)
+    if row.op.startswith(("conv", "depthwise")):
+        batch, channels, edge, outputs, _, stride, _, _ = row.shape
+        scale = stride if "transpose" in row.op else 1 / stride
+        elements = int(batch * edge * edge * (channels + outputs * scale * scale))
     squares = {"mha": 4, "transformer block": 12}.get(row.op, 0)  # of weights: about as many results like x
     if squares or row.op.startswith("attention"):
         batches, heads, shared, queries, keys, width = row.shape
