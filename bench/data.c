@@ -397,10 +397,15 @@ static int32_t sets_wanted(const bench *b, const bench_case *c)
     return n < 1 ? 1 : (int32_t)n;
 }
 
+/* Of their own, beside which the options' elements do not count. */
+static bool has_sizes(const bench_row *row)
+{
+    return row->matrix.m > 0 || row->attention.width > 0 || row->images.batch > 0;
+}
+
 static bool same_tensors(const bench_case *a, const bench_case *b)
 {
-    const bool has_sizes = b->row->matrix.m > 0 || b->row->attention.width > 0;
-    if (a->row != NULL && (a->row->matrix.m > 0 || a->row->attention.width > 0 || has_sizes))
+    if (a->row != NULL && (has_sizes(a->row) || has_sizes(b->row)))
         return a->row == b->row && a->dtype == b->dtype;
     return a->row != NULL && a->dtype == b->dtype && a->row->layout == b->row->layout &&
            a->row->out_dtype == b->row->out_dtype && a->row->rows == b->row->rows &&
