@@ -451,6 +451,7 @@ void atto__conv_variant(const atto__conv_knobs *k, atto__variant *out)
     put_value(&t, "C", atto_dtype_name(k->c));
     put_act(&t, k->act ? k->act : "identity");
     put_knob(&t, "CHANNELS", k->channels);
+    put_knob(&t, "CHUNKED", k->chunked);
     put_knob(&t, "INDEX", k->wide ? 64 : 32);
     if (!k->tile) return;
     put_knob(&t, "A_TRANSPOSED", tile != k->channels);
@@ -1143,9 +1144,11 @@ static bool make_linear(const int32_t *v, atto__variant *out)
     return true;
 }
 
-/* Axes: kernel, tile, dtypes, vectors, order, index, activation. */
+/* Axes: kernel, tile, dtypes, vectors, order (rows, channels, rows in chunks), index,
+ * activation. */
 static bool make_conv_tile(const int32_t *v, atto__variant *out)
 {
+    if (v[0] == 1 && v[4] == 2) return false;
     const atto__conv_knobs knobs = {
         .kernel = v[0] ? "atto_conv_filter" : "atto_conv_tile",
         .tile = &atto__gemm_tiles[v[1]],
@@ -1155,6 +1158,7 @@ static bool make_conv_tile(const int32_t *v, atto__variant *out)
         .a_vectors = v[3] & 1,
         .b_vectors = v[3] >> 1,
         .channels = v[4] == 1,
+        .chunked = v[0] == 0 && v[4] == 2,
         .wide = v[5] == 1,
         .act = v[0] ? NULL : atto_activation_name((atto_activation_kind)v[6]),
     };
@@ -1166,12 +1170,14 @@ static bool make_conv_tile(const int32_t *v, atto__variant *out)
 static bool make_conv(const int32_t *v, atto__variant *out)
 {
     static const char *const kernels[] = { "atto_conv_pack", "atto_conv_finish", "atto_conv_dz" };
+    if (v[0] > 0 && v[2] == 2) return false;
     const atto__conv_knobs knobs = {
         .kernel = kernels[v[0]],
         .a = float_dtypes[v[1]],
         .b = ATTO_F32,
         .c = v[0] == 1 ? float_dtypes[v[1]] : ATTO_F32,
         .channels = v[2] == 1,
+        .chunked = v[0] == 0 && v[2] == 2,
         .wide = v[3] == 1,
         .act = v[0] == 2 ? atto_activation_name((atto_activation_kind)v[4]) : NULL,
     };
@@ -1532,8 +1538,8 @@ static const plan plans[] = {
     { "loss", 1, { 1 }, make_loss_finish },
     { "nll_loss", 5, { 4, 3, 2, 2, 2 }, make_nll_loss },
     { "nll_loss", 1, { 1 }, make_nll_loss_finish },
-    { "conv", 7, { 2, ATTO_GEMM_TILES, 11, 4, 2, 2, ATTO_ACT_COUNT }, make_conv_tile },
-    { "conv", 5, { 3, 3, 2, 2, ATTO_ACT_COUNT }, make_conv },
+    { "conv", 7, { 2, ATTO_GEMM_TILES, 11, 4, 3, 2, ATTO_ACT_COUNT }, make_conv_tile },
+    { "conv", 5, { 3, 3, 3, 2, ATTO_ACT_COUNT }, make_conv },
     { "pool", 6, { 4, 4, 3, 2, 2, 2 }, make_pool },
     { "pool", 5, { 5, 4, 3, 2, 2 }, make_pool_window },
     { "pool", 5, { 4, 3, 2, 2, 2 }, make_pool_whole },

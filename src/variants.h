@@ -199,6 +199,7 @@ typedef struct atto__conv_knobs {
     atto_dtype a, b, c;
     bool a_vectors, b_vectors;
     bool channels; /* unit stride along channels */
+    bool chunked;  /* else: steps of k have one tap; of atto_conv_tile and atto_conv_pack */
     bool wide;
     const char *act;
 } atto__conv_knobs;

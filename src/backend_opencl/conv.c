@@ -125,7 +125,9 @@ typedef struct walk {
     bool fused; /* forward: bias, z, activation, residual */
     bool add;
     int64_t inputs, outputs; /* channels of a group */
-    int64_t vector;          /* elements of k for one tap entry */
+    atto__gemm_cut cut;
+    bool chunked;   /* rows: steps of k have one tap */
+    int64_t vector; /* elements of k for one tap entry */
     int64_t k, padded;
 } walk;
 
@@ -171,11 +173,11 @@ static int64_t round_up(int64_t n, int64_t to)
     return atto__divide_up(n, to) * to;
 }
 
-/* Values of k that taps of so many channels are. */
-static int64_t length_of(const conv *v, const atto__conv_walk *h, const atto__conv_walk *w,
-                         int64_t channels, int64_t vector)
+/* Values of k: taps of all channels. */
+static int64_t length_of(const walk *k)
 {
-    return h->taps * w->taps * (v->channels ? round_up(channels, vector) : channels);
+    const bool taps_first = k->v->channels || k->chunked;
+    return k->h.taps * k->w.taps * (taps_first ? round_up(k->inputs, k->vector) : k->inputs);
 }
 
 /* The taps, and the filter if packed is not NULL. */
@@ -208,6 +210,7 @@ static atto_status pack(const walk *k, const atto_tensor *packed, const atto_ten
                                      .b = ATTO_F32,
                                      .c = ATTO_F32,
                                      .channels = v->channels,
+                                     .chunked = k->chunked,
                                      .wide = v->wide };
     const int64_t entries = k->k / k->vector;
     const int64_t elements = packed ? v->c.groups * k->k * k->padded : 0;
@@ -250,19 +253,16 @@ static atto_status cut_of(const conv *v, int64_t m, int64_t n, int64_t k, bool m
 static atto_status multiply(const walk *k, const atto_tensor *packed, const atto_tensor *taps)
 {
     const conv *v = k->v;
-    const int64_t spots = v->c.batch * k->h.count * k->w.count;
-    atto__gemm_cut cut;
-    ATTO_TRY(cut_of(v, v->channels ? spots : k->outputs, v->channels ? k->outputs : spots, k->k,
-                    false, &cut));
     const atto_dtype filter = packed->dtype, window = k->in->dtype;
     const atto__conv_knobs knobs = {
         .kernel = "atto_conv_tile",
-        .tile = cut.tile,
+        .tile = k->cut.tile,
         .a = v->channels ? window : filter,
         .b = v->channels ? filter : window,
         .c = k->out->dtype,
         .a_vectors = v->channels && has_vectors(k->in, k->inputs),
         .channels = v->channels,
+        .chunked = k->chunked,
         .wide = v->wide,
         .act = k->fused ? atto_activation_name(v->a->act.kind) : NULL,
     };
@@ -275,10 +275,21 @@ static atto_status multiply(const walk *k, const atto_tensor *packed, const atto
     atto__arg_index(&args, v->wide, k->k * k->padded);
     atto__arg_index(&args, v->wide, k->inputs * k->in->stride[1]);
     atto__arg_index(&args, v->wide, k->k);
-    atto__arg_index(&args, v->wide, cut.tiles);
+    atto__arg_index(&args, v->wide, k->cut.tiles);
     arg_spots(&args, v, &k->h, &k->w, k->in);
     arg_out(&args, k);
-    return launch(v, &knobs, &args, cut.tiles * v->c.groups);
+    return launch(v, &knobs, &args, k->cut.tiles * v->c.groups);
+}
+
+/* Channels are rounded up to a step of k where that adds at most an eighth. */
+#define CHUNK_WASTE 8
+
+static void plan_taps(walk *k)
+{
+    const int64_t step = k->cut.tile->k, rounded = round_up(k->inputs, step);
+    k->chunked = !k->v->channels && (rounded - k->inputs) * CHUNK_WASTE <= k->inputs;
+    k->vector = k->v->channels ? atto__vector_elements(k->in->dtype) : k->chunked ? step : 1;
+    k->k = length_of(k);
 }
 
 static atto_status run_walk(walk *k)
@@ -287,10 +298,12 @@ static atto_status run_walk(walk *k)
     const int32_t scratch = v->dev->scratch_count;
     k->inputs = k->to_big ? v->c.small_channels : v->c.big_channels;
     k->outputs = k->to_big ? v->c.big_channels : v->c.small_channels;
-    k->vector = v->channels ? atto__vector_elements(k->in->dtype) : 1;
-    k->k = length_of(v, &k->h, &k->w, k->inputs, k->vector);
     k->padded = round_up(k->outputs, atto__vector_elements(v->a->w->dtype));
-    if (v->c.batch * k->h.count * k->w.count == 0 || k->outputs == 0) return ATTO_OK;
+    const int64_t spots = v->c.batch * k->h.count * k->w.count;
+    if (spots == 0 || k->outputs == 0) return ATTO_OK;
+    ATTO_TRY(cut_of(v, v->channels ? spots : k->outputs, v->channels ? k->outputs : spots,
+                    k->inputs * k->h.taps * k->w.taps, false, &k->cut));
+    plan_taps(k);
     if (k->k == 0 && k->add) return ATTO_OK;
     atto_buffer headers[2];
     atto_tensor packed, taps;
@@ -335,6 +348,24 @@ static bool has_spot_vectors(const atto_tensor *t)
     return joins && plane % vector == 0 && t->offset % vector == 0 &&
            (t->shape[1] == 1 || t->stride[1] % vector == 0) &&
            (t->shape[0] == 1 || t->stride[0] % vector == 0);
+}
+
+/* Slices of spots that keep a GPU busy: by shapes alone, as the order of sums is. Each has so many
+ * spots that its sums are worth storing. */
+#define WANTED_ITEMS (1 << 17)
+#define LEAST_SPOTS  512
+#define MOST_SLICES  256
+
+static void slice_spots(const conv *v, int64_t spots, atto__gemm_cut *cut)
+{
+    const int64_t items = cut->tiles * v->c.groups * atto__gemm_tile_items(cut->tile);
+    int64_t slices = WANTED_ITEMS / items;
+    if (slices > spots / LEAST_SPOTS) slices = spots / LEAST_SPOTS;
+    if (slices > MOST_SLICES) slices = MOST_SLICES;
+    if (slices < 1 || v->dev->info.kind == ATTO_KIND_OPENCL_CPU) slices = 1;
+    cut->slice = round_up(atto__divide_up(spots, slices), 64);
+    if (cut->slice == 0) cut->slice = 64;
+    cut->slices = spots > 0 ? atto__divide_up(spots, cut->slice) : 1;
 }
 
 static atto_status finish_filter(const walk *k, const atto_tensor *sums, int64_t columns,
@@ -406,10 +437,11 @@ static atto_status run_filter(const conv *v, const atto_tensor *big, const atto_
     k.h = atto__conv_walk_small(&v->c.h);
     k.w = atto__conv_walk_small(&v->c.w);
     k.vector = v->channels ? atto__vector_elements(big->dtype) : 1;
-    k.k = length_of(v, &k.h, &k.w, k.inputs, k.vector);
+    k.k = length_of(&k);
     const int64_t columns = round_up(k.k, 4), spots = v->c.batch * k.h.count * k.w.count;
     atto__gemm_cut cut;
     ATTO_TRY(cut_of(v, v->c.small_channels, k.k, spots, true, &cut));
+    slice_spots(v, spots, &cut);
     const int64_t rows = v->c.groups * v->c.small_channels;
     const int64_t shape[] = { cut.slices * rows, columns };
     atto_buffer headers[2];

@@ -78,6 +78,46 @@ static inline void atto_origin_next(const atto_spots *s, atto_origin *at)
     at->place = atto_origin_place(s, at);
 }
 
+/* A spot that moves on by ATTO_TILE_K in each step of a sum, without a division. */
+typedef struct atto_mover {
+    atto_index n, y, x;
+} atto_mover;
+
+/* ATTO_TILE_K = (n height + y) width + x; the same for all work-items. */
+static inline atto_mover atto_stride_of(const atto_spots *s)
+{
+    const atto_index rows = ATTO_TILE_K / s->width, n = rows / s->height;
+    const atto_mover stride = { n, rows - n * s->height, ATTO_TILE_K - rows * s->width };
+    return stride;
+}
+
+static inline atto_mover atto_mover_of(const atto_spots *s, atto_index spot)
+{
+    const atto_index rows = atto_divide(spot, s->width, s->magic.y, s->shift.y);
+    const atto_index n = atto_divide(rows, s->height, s->magic.x, s->shift.x);
+    const atto_mover m = { n, rows - n * s->height, spot - rows * s->width };
+    return m;
+}
+
+static inline void atto_move(const atto_spots *s, atto_mover stride, atto_mover *m)
+{
+    const atto_index x = m->x + stride.x, over = x >= s->width ? 1 : 0;
+    const atto_index y = m->y + stride.y + over, above = y >= s->height ? 1 : 0;
+    m->x = over ? x - s->width : x;
+    m->y = above ? y - s->height : y;
+    m->n += stride.n + above;
+}
+
+static inline atto_origin atto_origin_at(const atto_spots *s, const atto_mover *m)
+{
+    atto_origin at;
+    at.batch = m->n * s->stride.x;
+    at.y = (int)m->y * s->step.x;
+    at.x = (int)m->x * s->step.y;
+    at.place = atto_origin_place(s, &at);
+    return at;
+}
+
 /* ---- taps: place as two words, distances down and right, elements of a vector ---- */
 
 static inline bool atto_inside(const atto_spots *s, const atto_origin *at, int4 tap)

@@ -12,8 +12,9 @@
  * Spot p = (n height + y) width + x of a walk; its origin in an image is n stride.x + y stride.z +
  * x stride.w. Strides are those of batch, channel, row, pixel. Two orders, ATTO_CHANNELS:
  *
- *   0, rows      unit stride along width. k counts (channel, tap); a is the filter, whose rows are
- *                channels of the result, b the windows, whose columns are spots
+ *   0, rows      unit stride along width. k counts (channel, tap), or with ATTO_CHUNKED (tap,
+ *                channel), channels rounded up to ATTO_TILE_K: a step has one tap; a is the filter,
+ *                whose rows are channels of the result, b the windows, whose columns are spots
  *   1, channels  unit stride along channels. k counts (tap, channel), channels rounded up to a
  *                vector; a is the windows, b the filter
  *   of dw        a is the small image, [channels, spots], b the windows, [spots, k]
@@ -24,6 +25,10 @@
 #ifndef ATTO_CHANNELS
 #define ATTO_CHANNELS 0
 #endif
+#ifndef ATTO_CHUNKED
+#define ATTO_CHUNKED 0
+#endif
+#define ATTO_TAPS_FIRST (ATTO_CHANNELS || ATTO_CHUNKED)
 #include "atto_product.h"
 #include "atto_conv.h"
 
@@ -46,7 +51,7 @@ ATTO_KERNEL void atto_conv_pack(__global const ATTO_A_T *w, const ulong w_at,
     const uint entries = k / vector;
     if (t < entries) {
         uint channel, y, x, count = 1;
-#if ATTO_CHANNELS
+#if ATTO_TAPS_FIRST
         const uint across = (inputs + vector - 1) / vector;
         channel = (uint)t % across * vector;
         y = (uint)t / across / widths;
@@ -67,7 +72,7 @@ ATTO_KERNEL void atto_conv_pack(__global const ATTO_A_T *w, const ulong w_at,
     if (row >= (atto_index)groups * k) return;
     const uint group = (uint)(row / k), r = (uint)(row % k), output = (uint)(t % padded);
     uint input, y, x;
-#if ATTO_CHANNELS
+#if ATTO_TAPS_FIRST
     const uint wide = (inputs + vector - 1) / vector * vector;
     input = r % wide;
     y = r / wide / widths;
@@ -143,6 +148,28 @@ ATTO_UNROLLED void atto_windows_of(atto_windows *w, const atto_spots *s, atto_in
         w->at[i] = atto_origin_of(s, spot + atto_item() % ATTO_WINDOW_ROW + i * ATTO_WINDOW_ROW);
 }
 
+#if ATTO_CHUNKED
+/* All k of a step have one tap, and lie a channel apart. */
+ATTO_UNROLLED void atto_windows_fetch(atto_windows *w, __global const ATTO_WINDOW_T *x,
+                                      __global const int4 *taps, const atto_spots *s, atto_index k0,
+                                      atto_index end)
+{
+    const int4 tap = taps[min(k0, end - 1) / ATTO_TILE_K];
+    const uint inside = atto_item() / ATTO_WINDOW_ROW;
+    const uint count = k0 < end ? (uint)tap.w : 0;
+#pragma unroll
+    for (uint i = 0; i < ATTO_WINDOWS; i++) {
+        const uint channels = atto_inside(s, &w->at[i], tap) ? count : 0;
+        __global const ATTO_WINDOW_T *from =
+            x + (atto_index)(atto_tap_place(&w->at[i], tap) + inside * s->stride.y);
+#pragma unroll
+        for (uint j = 0; j < ATTO_WINDOW_KS; j++)
+            w->raw[j][i] = inside + j * ATTO_WINDOW_K < channels
+                               ? from[(atto_index)(j * ATTO_WINDOW_K) * s->stride.y]
+                               : (ATTO_WINDOW_T)0;
+    }
+}
+#else
 ATTO_UNROLLED void atto_windows_fetch(atto_windows *w, __global const ATTO_WINDOW_T *x,
                                       __global const int4 *taps, const atto_spots *s, atto_index k0,
                                       atto_index end)
@@ -159,6 +186,7 @@ ATTO_UNROLLED void atto_windows_fetch(atto_windows *w, __global const ATTO_WINDO
         }
     }
 }
+#endif
 
 /* buffer: the first float of the step's tile of b. */
 ATTO_UNROLLED void atto_windows_stash(const atto_windows *w, __local float *buffer)
@@ -303,11 +331,15 @@ atto_conv_tile(__global const ATTO_WINDOW_T *x, const ulong x_at, const atto_ind
 
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_conv_filter)
 
+/* Spots of a work-item in a step, of each operand: the first of each vector along spots. */
+#define ATTO_A_SPOTS (ATTO_CHANNELS ? ATTO_A_COUNT : 1)
+#define ATTO_B_SPOTS (ATTO_CHANNELS ? ATTO_B_COUNT : 1)
+
 #if ATTO_CHANNELS
 
 /* a: spots as rows of channels; b: spots as rows of k. */
 ATTO_UNROLLED void atto_small_fetch(__global const ATTO_A_T *small, const atto_spots *s,
-                                    atto_index m0, atto_index m, atto_index k0, atto_index end,
+                                    const atto_mover *spot, atto_index m0, atto_index m, atto_index k0, atto_index end,
                                     uint4 *raw)
 {
 #pragma unroll
@@ -315,22 +347,22 @@ ATTO_UNROLLED void atto_small_fetch(__global const ATTO_A_T *small, const atto_s
         const uint v = atto_item() + i * ATTO_GROUP;
         const atto_index k = k0 + ATTO_A_K(v), channel = m0 + ATTO_A_ROW(v);
         const bool there = ATTO_A_HAS(v) && k < end && channel < m;
-        const atto_origin at = atto_origin_of(s, k);
+        const atto_origin at = atto_origin_at(s, &spot[i]);
         raw[i] = atto_a_vector(small, there ? at.place + channel : 0,
                                there ? atto_left(channel, m, ATTO_A_VEC) : 0);
     }
 }
 
 ATTO_UNROLLED void atto_big_fetch(__global const ATTO_B_T *x, __global const int4 *taps,
-                                  const atto_spots *s, atto_index n0, atto_index n, atto_index k0,
-                                  atto_index end, uint4 *raw)
+                                  const atto_spots *s, const atto_mover *spot, atto_index n0,
+                                  atto_index n, atto_index k0, atto_index end, uint4 *raw)
 {
 #pragma unroll
     for (uint i = 0; i < ATTO_B_COUNT; i++) {
         const uint v = atto_item() + i * ATTO_GROUP;
         const atto_index k = k0 + ATTO_B_K(v), column = n0 + ATTO_B_COLUMN(v);
         const int4 tap = taps[min(column, n - 1) / ATTO_B_VEC];
-        const atto_origin at = atto_origin_of(s, k);
+        const atto_origin at = atto_origin_at(s, &spot[i]);
         const bool there = ATTO_B_HAS(v) && k < end && column < n && atto_inside(s, &at, tap);
         raw[i] = atto_b_vector(x, there ? atto_tap_place(&at, tap) : 0, there ? (uint)tap.w : 0);
     }
@@ -340,7 +372,7 @@ ATTO_UNROLLED void atto_big_fetch(__global const ATTO_B_T *x, __global const int
 
 /* a: rows of spots; neighbours in memory unless a row of the image ends. */
 ATTO_UNROLLED void atto_small_fetch(__global const ATTO_A_T *small, const atto_spots *s,
-                                    atto_index m0, atto_index m, atto_index k0, atto_index end,
+                                    const atto_mover *spot, atto_index m0, atto_index m, atto_index k0, atto_index end,
                                     uint4 *raw)
 {
     ATTO_A_T e[ATTO_A_VEC];
@@ -349,7 +381,7 @@ ATTO_UNROLLED void atto_small_fetch(__global const ATTO_A_T *small, const atto_s
         const uint v = atto_item() + i * ATTO_GROUP;
         const atto_index k = k0 + ATTO_A_K(v);
         const atto_index row = min(m0 + ATTO_A_ROW(v), m - 1) * s->stride.y;
-        atto_origin at = atto_origin_of(s, k);
+        atto_origin at = atto_origin_at(s, spot);
 #if ATTO_A_VECTORS
         raw[i] = ATTO_A_HAS(v) && k < end ? *(__global const uint4 *)(small + at.place + row)
                                           : (uint4)(0);
@@ -366,8 +398,8 @@ ATTO_UNROLLED void atto_small_fetch(__global const ATTO_A_T *small, const atto_s
 
 /* b: columns of k, along spots. */
 ATTO_UNROLLED void atto_big_fetch(__global const ATTO_B_T *x, __global const int4 *taps,
-                                  const atto_spots *s, atto_index n0, atto_index n, atto_index k0,
-                                  atto_index end, uint4 *raw)
+                                  const atto_spots *s, const atto_mover *spot, atto_index n0,
+                                  atto_index n, atto_index k0, atto_index end, uint4 *raw)
 {
     ATTO_B_T e[ATTO_B_VEC];
 #pragma unroll
@@ -375,7 +407,7 @@ ATTO_UNROLLED void atto_big_fetch(__global const ATTO_B_T *x, __global const int
         const uint v = atto_item() + i * ATTO_GROUP;
         const atto_index k = k0 + ATTO_B_K(v), column = n0 + ATTO_B_COLUMN(v);
         const int4 tap = taps[min(column, n - 1)];
-        atto_origin at = atto_origin_of(s, k);
+        atto_origin at = atto_origin_at(s, spot);
 #pragma unroll
         for (uint j = 0; j < ATTO_B_VEC; j++) {
             const bool there = ATTO_B_HAS(v) && k + j < end && atto_inside(s, &at, tap);
@@ -386,6 +418,16 @@ ATTO_UNROLLED void atto_big_fetch(__global const ATTO_B_T *x, __global const int
     }
 }
 #endif
+
+/* On by a step, both operands' spots. */
+ATTO_UNROLLED void atto_move_all(const atto_spots *s, atto_mover stride, atto_mover *a,
+                                 atto_mover *b)
+{
+#pragma unroll
+    for (uint i = 0; i < ATTO_A_SPOTS; i++) atto_move(s, stride, &a[i]);
+#pragma unroll
+    for (uint i = 0; i < ATTO_B_SPOTS; i++) atto_move(s, stride, &b[i]);
+}
 
 /* sums: [slice][group][m][n] with rows of n, a multiple of 4, elements. small_stride: of the small
  * image. */
@@ -415,6 +457,14 @@ atto_conv_filter(__global const ATTO_A_T *small, const ulong small_at,
     const atto_prologue none = { 0 };
     atto_view view;
     atto_view_of(&view, memory, part, tx, ty);
+    atto_mover a_spot[ATTO_A_SPOTS], b_spot[ATTO_B_SPOTS];
+    const atto_mover stride = atto_stride_of(&spots);
+#pragma unroll
+    for (uint i = 0; i < ATTO_A_SPOTS; i++)
+        a_spot[i] = atto_mover_of(&spots, first + ATTO_A_K(atto_item() + i * ATTO_GROUP));
+#pragma unroll
+    for (uint i = 0; i < ATTO_B_SPOTS; i++)
+        b_spot[i] = atto_mover_of(&spots, first + ATTO_B_K(atto_item() + i * ATTO_GROUP));
     uint a_to[ATTO_A_COUNT], b_to[ATTO_B_COUNT];
     uint4 a_raw[ATTO_A_COUNT], b_raw[ATTO_B_COUNT];
     atto_route_to_a(a_to, 0);
@@ -425,8 +475,9 @@ atto_conv_filter(__global const ATTO_A_T *small, const ulong small_at,
     }
 #define ATTO_FETCH_STEP(k0)                                           \
     do {                                                              \
-        atto_small_fetch(small, &small_spots, m0, m, k0, end, a_raw); \
-        atto_big_fetch(x, taps, &spots, n0, n, k0, end, b_raw);       \
+        atto_small_fetch(small, &small_spots, a_spot, m0, m, k0, end, a_raw); \
+        atto_big_fetch(x, taps, &spots, b_spot, n0, n, k0, end, b_raw);       \
+        atto_move_all(&spots, stride, a_spot, b_spot);                        \
     } while (0)
 #define ATTO_STASH_STEP(k0)                                            \
     do {                                                               \
