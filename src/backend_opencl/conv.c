@@ -125,7 +125,8 @@ typedef struct walk {
     bool fused; /* forward: bias, z, activation, residual */
     bool add;
     int64_t inputs, outputs; /* channels of a group */
-    atto__gemm_cut cut;
+    atto__gemm_cut cut; /* without a tile where few */
+    bool few;           /* outputs: atto_conv_few */
     bool chunked;   /* rows: steps of k have one tap */
     int64_t vector; /* elements of k for one tap entry */
     int64_t k, padded;
@@ -159,7 +160,7 @@ static void arg_out(atto__args *args, const walk *k)
     if (bias) flags |= ATTO_CONV_BIAS | (bias->dtype == ATTO_F32 ? ATTO_CONV_BIAS_F32 : 0);
     arg_result(args, k, k->fused ? a->z : NULL, ATTO_CONV_Z, &flags, &quads);
     arg_result(args, k, k->fused ? a->residual : NULL, ATTO_CONV_RESIDUAL, &flags, &quads);
-    if (quads) flags |= ATTO_CONV_QUADS;
+    if (quads && !(k->few && !k->v->channels)) flags |= ATTO_CONV_QUADS;
     const atto_activation act = k->fused ? a->act : atto_identity();
     atto__arg_uint(args, flags);
     atto__arg_float(args, act.a);
@@ -255,7 +256,7 @@ static atto_status multiply(const walk *k, const atto_tensor *packed, const atto
     const conv *v = k->v;
     const atto_dtype filter = packed->dtype, window = k->in->dtype;
     const atto__conv_knobs knobs = {
-        .kernel = "atto_conv_tile",
+        .kernel = k->few ? "atto_conv_few" : "atto_conv_tile",
         .tile = k->cut.tile,
         .a = v->channels ? window : filter,
         .b = v->channels ? filter : window,
@@ -281,12 +282,28 @@ static atto_status multiply(const walk *k, const atto_tensor *packed, const atto
     return launch(v, &knobs, &args, k->cut.tiles * v->c.groups);
 }
 
+/* Outputs that a work-item sums up, and steps of k at once, ATTO_TILE_K's default. */
+#define FEW_OUTPUTS 4
+#define FEW_STEP    8
+
+static atto_status plan_outputs(walk *k, int64_t spots)
+{
+    const conv *v = k->v;
+    k->few = k->outputs <= FEW_OUTPUTS;
+    if (k->few) {
+        k->cut = (atto__gemm_cut){ .tiles = groups_for(v, spots) };
+        return ATTO_OK;
+    }
+    return cut_of(v, v->channels ? spots : k->outputs, v->channels ? k->outputs : spots,
+                  k->inputs * k->h.taps * k->w.taps, false, &k->cut);
+}
+
 /* Channels are rounded up to a step of k where that adds at most an eighth. */
 #define CHUNK_WASTE 8
 
 static void plan_taps(walk *k)
 {
-    const int64_t step = k->cut.tile->k, rounded = round_up(k->inputs, step);
+    const int64_t step = k->few ? FEW_STEP : k->cut.tile->k, rounded = round_up(k->inputs, step);
     k->chunked = !k->v->channels && (rounded - k->inputs) * CHUNK_WASTE <= k->inputs;
     k->vector = k->v->channels ? atto__vector_elements(k->in->dtype) : k->chunked ? step : 1;
     k->k = length_of(k);
@@ -301,8 +318,7 @@ static atto_status run_walk(walk *k)
     k->padded = round_up(k->outputs, atto__vector_elements(v->a->w->dtype));
     const int64_t spots = v->c.batch * k->h.count * k->w.count;
     if (spots == 0 || k->outputs == 0) return ATTO_OK;
-    ATTO_TRY(cut_of(v, v->channels ? spots : k->outputs, v->channels ? k->outputs : spots,
-                    k->inputs * k->h.taps * k->w.taps, false, &k->cut));
+    ATTO_TRY(plan_outputs(k, spots));
     plan_taps(k);
     if (k->k == 0 && k->add) return ATTO_OK;
     atto_buffer headers[2];
@@ -350,16 +366,17 @@ static bool has_spot_vectors(const atto_tensor *t)
            (t->shape[0] == 1 || t->stride[0] % vector == 0);
 }
 
-/* Slices of spots that keep a GPU busy: by shapes alone, as the order of sums is. Each has so many
- * spots that its sums are worth storing. */
-#define WANTED_ITEMS (1 << 17)
-#define LEAST_SPOTS  512
-#define MOST_SLICES  256
+/* Slices of spots that keep a GPU busy: by shapes alone, as the order of sums is. Two tiles of 128 x
+ * 128, or eight of 64 x 64, run on one of an H200's 132 multiprocessors at a time. Each slice has so
+ * many spots that its sums are worth storing. */
+#define WANTED_SUMS (INT64_C(1) << 22)
+#define LEAST_SPOTS 512
+#define MOST_SLICES 256
 
 static void slice_spots(const conv *v, int64_t spots, atto__gemm_cut *cut)
 {
-    const int64_t items = cut->tiles * v->c.groups * atto__gemm_tile_items(cut->tile);
-    int64_t slices = WANTED_ITEMS / items;
+    const int64_t sums = cut->tiles * v->c.groups * cut->tile->m * cut->tile->n;
+    int64_t slices = atto__divide_up(WANTED_SUMS, sums);
     if (slices > spots / LEAST_SPOTS) slices = spots / LEAST_SPOTS;
     if (slices > MOST_SLICES) slices = MOST_SLICES;
     if (slices < 1 || v->dev->info.kind == ATTO_KIND_OPENCL_CPU) slices = 1;

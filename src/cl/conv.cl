@@ -5,6 +5,7 @@
  *                     for each vector of channels, how far from a spot's origin it is
  *   atto_conv_tile    out = epilogue(filter x windows), a tile for each work-group; a walk of
  *                     convolution.h: forward, dx, and both of transposed convolutions
+ *   atto_conv_few     the same for at most four outputs of a group, a spot for each work-item
  *   atto_conv_filter  sums of dw: small image x windows over all spots, cut into slices
  *   atto_conv_finish  dw = sums of slices, in their order
  *   atto_conv_dz      dz = act'(z) dy, dense, in f32
@@ -324,6 +325,69 @@ atto_conv_tile(__global const ATTO_WINDOW_T *x, const ulong x_at, const atto_ind
         barrier(CLK_LOCAL_MEM_FENCE);
         atto_conv_store_block(memory, &out, m0, n0 + j * 8);
     }
+}
+#endif
+
+/* ---- few outputs ---- */
+
+#if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_conv_few)
+
+/* Elements of k that one tap entry is for. */
+#if ATTO_CHANNELS
+#define ATTO_FEW_STEP   ATTO_A_VEC
+#define ATTO_FEW_FILTER ATTO_B
+#else
+#define ATTO_FEW_STEP   (ATTO_CHUNKED ? ATTO_TILE_K : 1)
+#define ATTO_FEW_FILTER ATTO_A
+#endif
+
+ATTO_UNROLLED void atto_few_load(__global const ATTO_WINDOW_T *x, const atto_spots *s,
+                                 const atto_origin *at, int4 tap, float *v)
+{
+    const atto_index place = atto_tap_place(at, tap);
+#if ATTO_CHANNELS
+    ATTO_A_UNPACK(atto_a_vector(x, place, (uint)tap.w), v);
+#else
+#pragma unroll
+    for (uint j = 0; j < ATTO_FEW_STEP; j++)
+        v[j] = j < (uint)tap.w
+                   ? ATTO_PASTE(atto_widen_, ATTO_B)(x[(atto_index)(place + j * s->stride.y)])
+                   : 0.0f;
+#endif
+}
+
+/* Arguments as atto_conv_tile's; tiles: work-groups of a group of channels. */
+ATTO_KERNEL void atto_conv_few(__global const ATTO_WINDOW_T *x, const ulong x_at,
+                               const atto_index4 x_stride,
+                               __global const ATTO_PASTE(atto_, ATTO_FEW_FILTER) * filter,
+                               __global const int4 *taps, const atto_index padded,
+                               const atto_index filter_group, const atto_index x_group,
+                               const atto_index k, const atto_index tiles, ATTO_SPOT_PARAMETERS,
+                               ATTO_CONV_OUT_PARAMETERS)
+{
+    const atto_index group = (atto_index)get_group_id(0) / tiles;
+    const atto_index spot = (atto_index)get_group_id(0) % tiles * ATTO_WG + get_local_id(0);
+    const atto_spots spots = ATTO_SPOTS_OF(x_stride);
+    const atto_origin at = atto_origin_of(&spots, spot);
+    x += x_at + group * x_group;
+    filter += group * filter_group;
+    float sum[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
+    for (atto_index k0 = 0; k0 < k; k0 += ATTO_FEW_STEP) {
+        const int4 tap = taps[k0 / ATTO_FEW_STEP];
+        if (!atto_inside(&spots, &at, tap)) continue;
+        float v[ATTO_FEW_STEP];
+        atto_few_load(x, &spots, &at, tap, v);
+#pragma unroll
+        for (uint j = 0; j < ATTO_FEW_STEP; j++) {
+            float w[4];
+            ATTO_PASTE(atto_get_quad_, ATTO_FEW_FILTER)(filter, (k0 + j) * padded, w);
+#pragma unroll
+            for (uint o = 0; o < 4; o++) sum[o] = fma(w[o], v[j], sum[o]);
+        }
+    }
+    const atto_conv_out out = ATTO_CONV_OUT_OF(group);
+    const atto_place place = atto_place_of(&out, spot);
+    atto_conv_store_channels(&out, &place, 0, sum);
 }
 #endif
 
