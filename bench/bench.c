@@ -296,9 +296,9 @@ static void count_images(const bench *b, const bench_case *c, const bench_tensor
 {
     const bench_images s = bench_images_of(b, c->row);
     const int64_t small = s.transposed ? s.edge : bench_images_out(&s);
-    r->shape = (atto_shape){ 8,
-                             { s.batch, s.channels, s.edge, s.outputs, s.kernel, s.stride,
-                               s.padding, s.groups } };
+    r->shape = (atto_shape){
+        8, { s.batch, s.channels, s.edge, s.outputs, s.kernel, s.stride, s.padding, s.groups }
+    };
     r->flops = c->row->flops * (double)(s.batch * small * small * s.kernel * s.kernel) *
                (double)s.channels * (double)(s.outputs / s.groups);
     r->bytes = bytes_of(&t->x) + bytes_of(&t->dy) + bytes_of(&t->w);

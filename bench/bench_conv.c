@@ -45,14 +45,23 @@ static atto_status backward_w(atto_device *dev, const bench_row *row, const benc
 
 #define FLOATS .flops = 2, .default_dtypes = BENCH_F32_ONLY, .dtypes = BENCH_FLOATS
 /* name: "conv", "depthwise"; then batch, channels, edge, outputs, kernel, stride, padding, groups */
-#define PASSES(name, last, turned, ...)                                                       \
-    { .op = name, .pass = "forward", .call = forward, FLOATS,                                 \
-      .images = { __VA_ARGS__, turned, last } },                                              \
-    { .op = name " dx", .pass = "backward", .call = backward_x, FLOATS,                       \
-      .images = { __VA_ARGS__, turned, last } },                                              \
-    { .op = name " dw", .pass = "backward", .call = backward_w, FLOATS,                       \
-      .images = { __VA_ARGS__, turned, last } },
-#define BOTH(name, turned, ...)               \
+#define PASSES(name, last, turned, ...)              \
+    { .op = name,                                    \
+      .pass = "forward",                             \
+      .call = forward,                               \
+      FLOATS,                                        \
+      .images = { __VA_ARGS__, turned, last } },     \
+        { .op = name " dx",                          \
+          .pass = "backward",                        \
+          .call = backward_x,                        \
+          FLOATS,                                    \
+          .images = { __VA_ARGS__, turned, last } }, \
+        { .op = name " dw",                          \
+          .pass = "backward",                        \
+          .call = backward_w,                        \
+          FLOATS,                                    \
+          .images = { __VA_ARGS__, turned, last } },
+#define BOTH(name, turned, ...)              \
     PASSES(name, false, turned, __VA_ARGS__) \
     PASSES(name " channels_last", true, turned, __VA_ARGS__)
 #define CONV(...)       BOTH("conv", false, __VA_ARGS__)

@@ -269,8 +269,7 @@ static atto_status make_image(bench *b, atto_dtype dtype, atto_shape shape, bool
     const int32_t order[] = { 0, 3, 1, 2 };
     if (!last) return make_tensor(b->dev, dtype, shape, BENCH_DENSE, out);
     const int64_t *n = shape.dim;
-    BENCH_TRY(
-        make_tensor(b->dev, dtype, atto_shape4(n[0], n[2], n[3], n[1]), BENCH_DENSE, out));
+    BENCH_TRY(make_tensor(b->dev, dtype, atto_shape4(n[0], n[2], n[3], n[1]), BENCH_DENSE, out));
     return atto_tensor_permute(out, order, out);
 }
 
@@ -286,7 +285,7 @@ static atto_status allocate_images(bench *b, const bench_case *c, bench_tensors 
     const struct {
         atto_tensor *t;
         atto_shape shape;
-    } parts[] = { { &out->x, x },  { &out->w, w },   { &out->dy, y },
+    } parts[] = { { &out->x, x }, { &out->w, w },   { &out->dy, y },
                   { &out->z, y }, { &out->out, x }, { &out->dw, w } };
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         BENCH_TRY(make_image(b, c->dtype, parts[i].shape, s.channels_last, parts[i].t));

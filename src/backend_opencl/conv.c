@@ -125,10 +125,10 @@ typedef struct walk {
     bool fused; /* forward: bias, z, activation, residual */
     bool add;
     int64_t inputs, outputs; /* channels of a group */
-    atto__gemm_cut cut; /* without a tile where few */
-    bool few;           /* outputs: atto_conv_few */
-    bool chunked;   /* rows: steps of k have one tap */
-    int64_t vector; /* elements of k for one tap entry */
+    atto__gemm_cut cut;      /* without a tile where few */
+    bool few;                /* outputs: atto_conv_few */
+    bool chunked;            /* rows: steps of k have one tap */
+    int64_t vector;          /* elements of k for one tap entry */
     int64_t k, padded;
 } walk;
 
@@ -366,20 +366,34 @@ static bool has_spot_vectors(const atto_tensor *t)
            (t->shape[0] == 1 || t->stride[0] % vector == 0);
 }
 
-/* Slices of spots that keep a GPU busy: by shapes alone, as the order of sums is. Two tiles of 128 x
- * 128, or eight of 64 x 64, run on one of an H200's 132 multiprocessors at a time. Each slice has so
- * many spots that its sums are worth storing. */
-#define WANTED_SUMS (INT64_C(1) << 22)
+/* Slices of spots that keep a GPU busy: by shapes alone, as the order of sums is. An H200 has 132
+ * multiprocessors, each of which runs two tiles of 128 x 128 at a time, or as many smaller ones as
+ * have as many sums: the fewest slices with which nine tenths of these places have work until the
+ * end. Each slice has so many spots that its sums are worth storing. */
+#define PLACED_SUMS (INT64_C(132) * 2 * 128 * 128)
 #define LEAST_SPOTS 512
 #define MOST_SLICES 256
 
+static int64_t slices_for(int64_t groups, int64_t places, int64_t most)
+{
+    int64_t best = 1, best_share = 0;
+    for (int64_t s = 1; s <= most; s++) {
+        const int64_t share = 1000 * groups * s / (atto__divide_up(groups * s, places) * places);
+        if (share > best_share) {
+            best = s;
+            best_share = share;
+        }
+        if (share >= 900) break;
+    }
+    return best;
+}
+
 static void slice_spots(const conv *v, int64_t spots, atto__gemm_cut *cut)
 {
-    const int64_t sums = cut->tiles * v->c.groups * cut->tile->m * cut->tile->n;
-    int64_t slices = atto__divide_up(WANTED_SUMS, sums);
-    if (slices > spots / LEAST_SPOTS) slices = spots / LEAST_SPOTS;
-    if (slices > MOST_SLICES) slices = MOST_SLICES;
-    if (slices < 1 || v->dev->info.kind == ATTO_KIND_OPENCL_CPU) slices = 1;
+    const int64_t places = PLACED_SUMS / (cut->tile->m * cut->tile->n);
+    int64_t most = spots / LEAST_SPOTS < MOST_SLICES ? spots / LEAST_SPOTS : MOST_SLICES;
+    if (v->dev->info.kind == ATTO_KIND_OPENCL_CPU) most = 1;
+    const int64_t slices = slices_for(cut->tiles * v->c.groups, places, most);
     cut->slice = round_up(atto__divide_up(spots, slices), 64);
     if (cut->slice == 0) cut->slice = 64;
     cut->slices = spots > 0 ? atto__divide_up(spots, cut->slice) : 1;

@@ -403,8 +403,8 @@ ATTO_KERNEL void atto_conv_few(__global const ATTO_WINDOW_T *x, const ulong x_at
 
 /* a: spots as rows of channels; b: spots as rows of k. */
 ATTO_UNROLLED void atto_small_fetch(__global const ATTO_A_T *small, const atto_spots *s,
-                                    const atto_mover *spot, atto_index m0, atto_index m, atto_index k0, atto_index end,
-                                    uint4 *raw)
+                                    const atto_mover *spot, atto_index m0, atto_index m,
+                                    atto_index k0, atto_index end, uint4 *raw)
 {
 #pragma unroll
     for (uint i = 0; i < ATTO_A_COUNT; i++) {
@@ -436,8 +436,8 @@ ATTO_UNROLLED void atto_big_fetch(__global const ATTO_B_T *x, __global const int
 
 /* a: rows of spots; neighbours in memory unless a row of the image ends. */
 ATTO_UNROLLED void atto_small_fetch(__global const ATTO_A_T *small, const atto_spots *s,
-                                    const atto_mover *spot, atto_index m0, atto_index m, atto_index k0, atto_index end,
-                                    uint4 *raw)
+                                    const atto_mover *spot, atto_index m0, atto_index m,
+                                    atto_index k0, atto_index end, uint4 *raw)
 {
     ATTO_A_T e[ATTO_A_VEC];
 #pragma unroll
@@ -537,8 +537,8 @@ atto_conv_filter(__global const ATTO_A_T *small, const ulong small_at,
         const uint v = atto_item() + i * ATTO_GROUP;
         b_to[i] = ATTO_TILE_K * ATTO_TILE_M + atto_b_place(ATTO_B_K(v), ATTO_B_COLUMN(v));
     }
-#define ATTO_FETCH_STEP(k0)                                           \
-    do {                                                              \
+#define ATTO_FETCH_STEP(k0)                                                   \
+    do {                                                                      \
         atto_small_fetch(small, &small_spots, a_spot, m0, m, k0, end, a_raw); \
         atto_big_fetch(x, taps, &spots, b_spot, n0, n, k0, end, b_raw);       \
         atto_move_all(&spots, stride, a_spot, b_spot);                        \
