@@ -34,6 +34,7 @@ typedef enum direction { FORWARD, BACKWARD } direction;
 #define USE_SAVED_NEEDED { WRITES, READS_IF_GIVEN }
 #define USE_SAVED_FWD_OPT { WRITES_IF_GIVEN, READS }
 #define USE_DIN       { UNUSED, READS }
+#define USE_DIN_OPT   { UNUSED, READS_IF_GIVEN }
 #define USE_DOUT      { UNUSED, WRITES_IF_GIVEN }
 /* clang-format on */
 

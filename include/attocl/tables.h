@@ -198,6 +198,7 @@
  *   given
  *                                                          to backward
  *   DIN         gradient of an output, read by backward    must be given to backward
+ *   DIN_OPT     the same                                   NULL = 0
  *   DOUT        gradient of an input, written by backward  NULL = not wanted; add_<field> adds to
  *                                                          it */
 #define ATTO_ACT_FIELDS(F)     F(x, IN)     F(y, OUT) F(dy, DIN) F(dx, DOUT)
