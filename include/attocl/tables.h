@@ -180,7 +180,9 @@
     X(gather,  GATHER,  DENSE,     FLOW,   DISTINCT, FIXED,      DATA_ERRORS) \
     X(matmul,  MATMUL,  MATRICES,  LOW,    DISTINCT, FIXED,             NONE) \
     X(attention, ATTENTION, INNER, LOW,    DISTINCT, DROPS_BY(dropout), NONE) \
-    X(rope,    ROPE,    INNER,     FLOW,   IN_PLACE, FIXED,      DATA_ERRORS)
+    X(rope,    ROPE,    INNER,     FLOW,   IN_PLACE, FIXED,      DATA_ERRORS) \
+    X(lstm_cell, LSTM_CELL, ROWS,  LOW,    IN_PLACE, FIXED,             NONE) \
+    X(gru_cell, GRU_CELL, ROWS,    LOW,    IN_PLACE, FIXED,             NONE)
 
 /* F(field, role), beside each args struct as ATTO_<OP>_FIELDS. Roles:
  *   IN          read by forward and again by backward      must be given to both
@@ -248,6 +250,12 @@
     F(lse_low, SAVED_OPT) F(dy, DIN) F(dq, DOUT) F(dk, DOUT) F(dv, DOUT)
 #define ATTO_ROPE_FIELDS(F)                                                                    \
     F(x, IN_FWD) F(cos, IN) F(sin, IN) F(position, IN_OPT) F(y, OUT) F(dy, DIN) F(dx, DOUT)
+#define ATTO_LSTM_CELL_FIELDS(F)                                                               \
+    F(x, IN_FWD) F(c, IN) F(y, OUT) F(cy, SAVED) F(gates, SAVED_FWD_OPT) F(dy, DIN_OPT)        \
+    F(dcy, DIN_OPT) F(dx, DOUT) F(dc, DOUT)
+#define ATTO_GRU_CELL_FIELDS(F)                                                                \
+    F(x, IN_FWD) F(u, IN_FWD) F(h, IN) F(y, OUT) F(gates, SAVED_FWD_OPT) F(dy, DIN)            \
+    F(dx, DOUT) F(du, DOUT) F(dh, DOUT)
 /* clang-format on */
 
 #endif
