@@ -521,7 +521,8 @@ def sets_of(make, row):
     if row.op.startswith("matmul"):
         batch, m, n, k = row.shape
         elements = batch * (m * n + m * k + n * k)
-    squares = {"mha": 4, "transformer block": 12}.get(row.op, 0)  # of weights: about as many results like x
+    # Of weights: about as many results like x.
+    squares = {"mha": 4, "transformer block": 12, "lstm": 8, "gru": 6}.get(row.op, 0)
     if squares or row.op.startswith("attention"):
         batches, heads, shared, queries, keys, width = row.shape
         elements = batches * width * (heads * queries + shared * keys)

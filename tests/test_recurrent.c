@@ -785,7 +785,30 @@ static void frozen_parameters_get_no_gradient(void **state)
     atto_module_free(m);
 }
 
-/* In f16 and bf16, cells and layers alike, against f32: each of 4 steps rounds gates and states
+/* Parameters of that dtype, from the same numbers. */
+static void check_low_module(bool lstm, atto_dtype dtype, atto_var x, const float *want)
+{
+    const atto_rnn_module_options options = { .dtype = dtype };
+    float got[MOST_NUMBERS];
+    atto_tensor t;
+    atto_seed(test_dev, 4);
+    atto_module *m = make_plain(lstm, &options);
+    const atto_var y = atto_apply(tape, m, atto_cast(tape, x, dtype));
+    const atto_var wide = atto_cast(tape, y, ATTO_F32);
+    MUST(atto_var_read(tape, wide, got));
+    for (int i = 0; i < LENGTH * BATCHES * HIDDEN; i++)
+        assert_true(fabs(got[i] - want[i]) <= 16.0 * oracle_unit(dtype));
+    MUST(atto_backward(tape, atto_reduce(tape, ATTO_REDUCE_SUM, wide, NULL)));
+    parameter_list params = { .count = 0 };
+    MUST(atto_module_params(m, list_param, &params));
+    for (int i = 0; i < params.count; i++) {
+        MUST(atto_param_grad(params.list[i], &t));
+        assert_int_equal(t.dtype, dtype);
+    }
+    atto_module_free(m);
+}
+
+/* In f16 and bf16, by autocast and by parameters, against f32: each of 4 steps rounds gates and states
  * a few times. 16 roundings of the dtype, of numbers up to 1 that slopes do not enlarge. */
 static void low_precision_is_near_f32(void **state)
 {
@@ -793,6 +816,7 @@ static void low_precision_is_near_f32(void **state)
     const atto_dtype lows[] = { ATTO_F16, ATTO_BF16 };
     for (int lstm = 0; lstm < 2; lstm++)
         for (int d = 0; d < 2; d++) {
+            atto_seed(test_dev, 4);
             atto_module *m = make_plain(lstm == 1, NULL);
             const atto_var x = input(atto_shape3(LENGTH, BATCHES, IN), 10);
             float want[MOST_NUMBERS], got[MOST_NUMBERS];
@@ -814,9 +838,154 @@ static void low_precision_is_near_f32(void **state)
                 MUST(atto_param_grad(params.list[i], &t));
                 assert_int_equal(t.dtype, ATTO_F32);
             }
+            check_low_module(lstm == 1, lows[d], x, want);
             MUST(atto_tape_end(tape));
             atto_module_free(m);
         }
+}
+
+/* ---- without memory ---- */
+
+/* Fails the fail_at-th host allocation, from 1; 0 = none. */
+typedef struct failing {
+    long held, taken, fail_at;
+} failing;
+
+static failing host;
+
+static void *failing_allocate(void *data, size_t bytes)
+{
+    failing *f = data;
+    if (__atomic_add_fetch(&f->taken, 1, __ATOMIC_SEQ_CST) == f->fail_at) return NULL;
+    void *block = malloc(bytes);
+    if (block) __atomic_add_fetch(&f->held, 1, __ATOMIC_SEQ_CST);
+    return block;
+}
+
+static void failing_release(void *data, void *pointer)
+{
+    failing *f = data;
+    __atomic_sub_fetch(&f->held, 1, __ATOMIC_SEQ_CST);
+    free(pointer);
+}
+
+static int close_test_device(void **state)
+{
+    (void)state;
+    atto_device_close(test_dev);
+    test_dev = NULL;
+    return 0;
+}
+
+static int reopen_test_device(void **state)
+{
+    (void)state;
+    atto_set_allocator(NULL);
+    return atto_device_open(test_device_name(), NULL, &test_dev) == ATTO_OK ? 0 : -1;
+}
+
+/* A layer in both directions, and a cell behind its last step. */
+typedef struct trained {
+    atto_module *layer, *cell;
+} trained;
+
+static atto_status make_trained(atto_device *dev, bool lstm, trained *t)
+{
+    const atto_rnn_module_options options = { .bidirectional = true };
+    t->layer = t->cell = NULL;
+    const atto_status status = lstm ? atto_lstm_create(dev, 2, 3, &options, &t->layer)
+                                    : atto_gru_create(dev, 2, 3, &options, &t->layer);
+    if (status != ATTO_OK) return status;
+    return lstm ? atto_lstm_cell_create(dev, 6, 2, NULL, &t->cell)
+                : atto_gru_cell_create(dev, 6, 2, NULL, &t->cell);
+}
+
+static atto_status train_once(atto_tape *on, const trained *t)
+{
+    const float x[8] = { 1.0f, -2.0f, 3.0f, 0.5f, 0.25f, -1.0f, 1.5f, 0.75f };
+    const atto_var in = atto_input(on, ATTO_F32, atto_shape3(2, 2, 2), x);
+    const atto_var y = atto_apply(on, t->layer, in);
+    const atto_var last = atto_squeeze(on, atto_slice(on, y, 0, 1, 2, 1), 0);
+    const atto_var h = atto_apply(on, t->cell, last);
+    const atto_status status = atto_backward(on, atto_reduce(on, ATTO_REDUCE_SUM, h, NULL));
+    const atto_status ended = atto_tape_end(on);
+    return status != ATTO_OK ? status : ended;
+}
+
+typedef struct gradients {
+    float of[512];
+    int64_t count;
+} gradients;
+
+static atto_status collect_grad(void *data, const char *key, atto_param *p)
+{
+    (void)key;
+    gradients *g = data;
+    atto_tensor grad;
+    MUST(atto_param_grad(p, &grad));
+    MUST(atto_tensor_read(&grad, &g->of[g->count]));
+    g->count += atto_tensor_numel(&grad);
+    return ATTO_OK;
+}
+
+static atto_status forget_grad(void *data, const char *key, atto_param *p)
+{
+    (void)data, (void)key;
+    atto_param_zero_grad(p);
+    return ATTO_OK;
+}
+
+/* Allocation n of a step fails; the next try gives what an undisturbed one does. Whether there were
+ * as many. */
+static bool step_with_failure(bool lstm, long n, gradients *want, int *refused)
+{
+    atto_device *dev;
+    atto_tape *on;
+    trained t;
+    gradients got = { .count = 0 };
+    MUST(atto_device_open(test_device_name(), NULL, &dev));
+    atto_seed(dev, 1);
+    MUST(make_trained(dev, lstm, &t));
+    MUST(atto_tape_create(dev, &on));
+    host.taken = 0;
+    host.fail_at = n;
+    const atto_status status = train_once(on, &t);
+    const bool reached = host.taken >= n;
+    host.fail_at = 0;
+    assert_true(status == ATTO_OK || (n > 0 && status == ATTO_E_MEMORY));
+    if (status != ATTO_OK) {
+        ++*refused;
+        MUST(atto_module_params(t.layer, forget_grad, NULL));
+        MUST(atto_module_params(t.cell, forget_grad, NULL));
+        MUST(train_once(on, &t));
+    }
+    MUST(atto_module_params(t.layer, collect_grad, &got));
+    MUST(atto_module_params(t.cell, collect_grad, &got));
+    if (n == 0) *want = got;
+    assert_int_equal(got.count, want->count);
+    assert_memory_equal(got.of, want->of, (size_t)got.count * sizeof got.of[0]);
+    atto_tape_free(on);
+    atto_module_free(t.layer);
+    atto_module_free(t.cell);
+    atto_device_close(dev);
+    return reached;
+}
+
+static void recurrent_step_survives_every_failing_allocation(void **state)
+{
+    (void)state;
+    const atto_allocator allocator = { failing_allocate, failing_release, &host };
+    const int step = test_on_opencl() || test_in_disguise() ? 29 : 1; /* opening takes time */
+    MUST(atto_set_allocator(&allocator));
+    for (int lstm = 0; lstm < 2; lstm++) {
+        gradients want = { .count = 0 };
+        int refused = 0;
+        host = (failing){ 0, 0, 0 };
+        for (long n = 0; step_with_failure(lstm == 1, n, &want, &refused); n += step) {
+        }
+        assert_int_equal(host.held, 0);
+        assert_true(refused > 20 / step);
+    }
 }
 
 /* ---- what is refused ---- */
@@ -910,5 +1079,7 @@ static const struct CMUnitTest tests[] = {
     ON_TAPE(low_precision_is_near_f32),
     ON_TAPE(calls_refuse_what_does_not_fit),
     cmocka_unit_test(modules_refuse_what_does_not_fit),
+    cmocka_unit_test_setup_teardown(recurrent_step_survives_every_failing_allocation,
+                                    close_test_device, reopen_test_device),
 };
 TEST_MAIN("recurrent", tests)
