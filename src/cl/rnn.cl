@@ -38,12 +38,18 @@
     const atto_index row = atto_divide(t, per_row, magic, shift); \
     const atto_index first = (t - row * per_row) * ATTO_RUN
 
-/* Parts of gates, still as they are stored. */
-ATTO_UNROLLED void fetch_parts(__global const ATTO_T *p, atto_index at, atto_index width,
-                               uint parts, atto_raw *raw)
+/* Three or four parts of gates, still as they are stored. */
+ATTO_UNROLLED void fetch_3(__global const ATTO_T *p, atto_index at, atto_index width, atto_raw *raw)
 {
-#pragma unroll
-    for (uint k = 0; k < parts; k++) raw[k] = atto_load_unit(p, at + k * width);
+    raw[0] = atto_load_unit(p, at);
+    raw[1] = atto_load_unit(p, at + width);
+    raw[2] = atto_load_unit(p, at + 2 * width);
+}
+
+ATTO_UNROLLED void fetch_4(__global const ATTO_T *p, atto_index at, atto_index width, atto_raw *raw)
+{
+    fetch_3(p, at, width, raw);
+    raw[3] = atto_load_unit(p, at + 3 * width);
 }
 
 ATTO_UNROLLED void store_unit(__global ATTO_T *p, atto_index at, const float *v)
@@ -64,7 +70,7 @@ ATTO_KERNEL void atto_lstm_cell_forward(__global const ATTO_T *x, const ulong x_
     ATTO_PLACE;
     atto_raw raw[4];
     float i[ATTO_RUN], f[ATTO_RUN], g[ATTO_RUN], o[ATTO_RUN], state[ATTO_RUN], out[ATTO_RUN];
-    fetch_parts(x + x_at, row * x_step + first, width, 4, raw);
+    fetch_4(x + x_at, row * x_step + first, width, raw);
     atto_widen_unit(atto_load_unit(c + c_at, row * c_step + first), state);
     atto_widen_unit(raw[0], i);
     atto_widen_unit(raw[1], f);
@@ -109,7 +115,7 @@ atto_lstm_cell_backward(__global const ATTO_T *c, const ulong c_at, const atto_i
     float old[ATTO_RUN], state[ATTO_RUN], d[ATTO_RUN], s[ATTO_RUN];
 #pragma unroll
     for (uint k = 0; k < ATTO_RUN; k++) d[k] = s[k] = 0.0f;
-    fetch_parts(gates + gates_at, row * gates_step + first, width, 4, raw);
+    fetch_4(gates + gates_at, row * gates_step + first, width, raw);
     atto_widen_unit(atto_load_unit(c + c_at, row * c_step + first), old);
     atto_widen_unit(atto_load_unit(cy + cy_at, row * cy_step + first), state);
     if (has & HAS_DY) atto_widen_unit(atto_load_unit(dy + dy_at, row * dy_step + first), d);
@@ -154,8 +160,8 @@ ATTO_KERNEL void atto_gru_cell_forward(__global const ATTO_T *x, const ulong x_a
     atto_raw raw_x[3], raw_u[3];
     float r[ATTO_RUN], z[ATTO_RUN], n[ATTO_RUN], ur[ATTO_RUN], uz[ATTO_RUN], un[ATTO_RUN];
     float state[ATTO_RUN];
-    fetch_parts(x + x_at, row * x_step + first, width, 3, raw_x);
-    fetch_parts(u + u_at, row * u_step + first, width, 3, raw_u);
+    fetch_3(x + x_at, row * x_step + first, width, raw_x);
+    fetch_3(u + u_at, row * u_step + first, width, raw_u);
     atto_widen_unit(atto_load_unit(h + h_at, row * h_step + first), state);
     atto_widen_unit(raw_x[0], r);
     atto_widen_unit(raw_x[1], z);
@@ -195,7 +201,7 @@ atto_gru_cell_backward(__global const ATTO_T *h, const ulong h_at, const atto_in
     ATTO_PLACE;
     atto_raw raw[4];
     float r[ATTO_RUN], z[ATTO_RUN], n[ATTO_RUN], un[ATTO_RUN], state[ATTO_RUN], d[ATTO_RUN];
-    fetch_parts(gates + gates_at, row * gates_step + first, width, 4, raw);
+    fetch_4(gates + gates_at, row * gates_step + first, width, raw);
     atto_widen_unit(atto_load_unit(h + h_at, row * h_step + first), state);
     atto_widen_unit(atto_load_unit(dy + dy_at, row * dy_step + first), d);
     atto_widen_unit(raw[0], r);
