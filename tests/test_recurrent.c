@@ -623,6 +623,61 @@ static void carried_states_make_one_sequence(void **state)
     }
 }
 
+/* States go back to where they came from; as with others of their own, bit for bit. */
+static void states_may_be_replaced(void **state)
+{
+    (void)state;
+    const atto_shape shape = atto_shape3(1, BATCHES, HIDDEN), flat = atto_shape2(BATCHES, HIDDEN);
+    const int64_t n = BATCHES * HIDDEN;
+    atto_module *m = make_plain(true, NULL), *cell;
+    MUST(atto_lstm_cell_create(test_dev, IN, HIDDEN, NULL, &cell));
+    const atto_var x = input(atto_shape3(LENGTH, BATCHES, IN), 11);
+    const atto_var one = input(atto_shape2(BATCHES, IN), 12);
+    atto_var h = input(shape, 13), c = input(shape, 14), hy, cy;
+    atto_rnn_apply(tape, m, x, &(atto_rnn_states){ .h = &h, .c = &c, .hy = &hy, .cy = &cy });
+    atto_rnn_apply(tape, m, x, &(atto_rnn_states){ .h = &h, .c = &c, .hy = &h, .cy = &c });
+    expect_bits(h, hy, n);
+    expect_bits(c, cy, n);
+    h = input(flat, 13), c = input(flat, 14);
+    atto_rnn_apply(tape, cell, one, &(atto_rnn_states){ .h = &h, .c = &c, .hy = &hy, .cy = &cy });
+    atto_rnn_apply(tape, cell, one, &(atto_rnn_states){ .h = &h, .c = &c, .hy = &h, .cy = &c });
+    expect_bits(h, hy, n);
+    expect_bits(c, cy, n);
+    MUST(atto_tape_end(tape));
+    atto_module_free(m), atto_module_free(cell);
+}
+
+/* One value as both states gets the sum of what two get. */
+static void one_value_may_be_both_states(void **state)
+{
+    (void)state;
+    const atto_shape shape = atto_shape3(1, BATCHES, HIDDEN);
+    const int64_t n = BATCHES * HIDDEN;
+    atto_module *m = make_plain(true, NULL);
+    double values[MOST_NUMBERS];
+    float sums[MOST_NUMBERS] = { 0 }, got[MOST_NUMBERS];
+    test_uniform(15, -1.0, 1.0, ATTO_F32, values, n);
+    for (int apart = 1; apart >= 0; apart--) {
+        test_tensor t[2];
+        const atto_var x = input(atto_shape3(LENGTH, BATCHES, IN), 11);
+        const atto_var h = put(values, shape, &t[0]), c = apart ? put(values, shape, &t[1]) : h;
+        const atto_var y = atto_rnn_apply(tape, m, x, &(atto_rnn_states){ .h = &h, .c = &c });
+        MUST(atto_backward(tape, atto_reduce(tape, ATTO_REDUCE_SUM, y, NULL)));
+        const atto_var both[] = { h, c };
+        for (int i = 0; i <= apart; i++) {
+            atto_tensor grad;
+            MUST(atto_var_grad(tape, both[i], &grad));
+            MUST(atto_tensor_read(&grad, got));
+            for (int k = 0; apart && k < n; k++) sums[k] += got[k];
+        }
+        for (int k = 0; !apart && k < n; k++) assert_true(fabsf(got[k] - sums[k]) < 1e-5f);
+        MUST(atto_tape_end(tape));
+        test_tensor_drop(&t[0]);
+        if (apart) test_tensor_drop(&t[1]);
+    }
+    atto_module_free(m);
+}
+
 static uint64_t launches(void)
 {
     atto_device_stats stats;
@@ -1071,6 +1126,8 @@ static const struct CMUnitTest tests[] = {
     ON_TAPE(layers_match_their_definition),
     cmocka_unit_test(modules_have_pytorchs_parameters),
     ON_TAPE(carried_states_make_one_sequence),
+    ON_TAPE(states_may_be_replaced),
+    ON_TAPE(one_value_may_be_both_states),
     ON_TAPE(inference_saves_nothing),
     ON_TAPE(gradients_add_up_over_two_calls),
     ON_TAPE(dropout_is_between_layers),

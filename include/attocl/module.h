@@ -439,7 +439,8 @@ ATTO_API atto_status atto_gru_create(atto_device *dev, int64_t in, int64_t hidde
 
 /** States of a recurrent module: those before the first step, and where those behind the last one
  * go. Of a cell [N, hidden] or [hidden], of layers [layers D, N, hidden] or [layers D, hidden],
- * D = 2 if bidirectional, else 1. NULL = zeros, and not wanted; c and cy are an LSTM's. */
+ * D = 2 if bidirectional, else 1. NULL = zeros, and not wanted; c and cy are an LSTM's. hy may be
+ * where h is, and cy where c is. */
 typedef struct atto_rnn_states {
     const atto_var *h, *c;
     atto_var *hy, *cy;

@@ -305,7 +305,7 @@ typedef struct atto_rnn_weights {
 } atto_rnn_weights;
 
 /** One step of an LSTM: x [N, I] or [I] beside h and c [N, H] or [H] gives the new h, and the new
- * c in *cy. h, c: NULL = 0. attocl/rnn.h. */
+ * c in *cy, which may be where c is. h, c: NULL = 0. attocl/rnn.h. */
 ATTO_API atto_var atto_lstm_cell(atto_tape *tape, atto_var x, const atto_var *h, const atto_var *c,
                                  const atto_rnn_weights *weights, atto_var *cy);
 
@@ -322,7 +322,8 @@ typedef struct atto_rnn_options {
     float dropout;        /**< on every layer's output but the last one's; 0 to 1 */
     const atto_var *h;    /**< [layers D, N, H]; NULL = 0 */
     const atto_var *c;    /**< the same, of an LSTM; NULL = 0 */
-    atto_var *hy;         /**< gets the states behind the last step, like h; NULL = not wanted */
+    atto_var *hy;         /**< gets the states behind the last step, like h, and may be where h is;
+                               NULL = not wanted */
     atto_var *cy;         /**< the same, of an LSTM */
     uint64_t reserved[4]; /**< must be 0 */
 } atto_rnn_options;

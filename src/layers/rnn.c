@@ -202,13 +202,15 @@ atto_var atto_lstm_cell(atto_tape *tape, atto_var x, const atto_var *h, const at
 {
     step s = { .tape = tape, .what = "lstm_cell", .gates = 4 };
     atto_var old_h, old_c;
+    const atto_var given = c ? *c : atto__no_var(); /* cy may be c */
     if (cy) *cy = atto__no_var();
     if (!tape || tape->status != ATTO_OK) return atto__no_var();
     if (fails(&s, cy ? ATTO_OK : atto__fail(ATTO_E_NULL, "lstm_cell: cy is NULL")) ||
         fails(&s, begin_step(&s, x, weights)))
         return atto__no_var();
     atto_scope_begin(tape);
-    if (fails(&s, state_of(&s, "h", h, &old_h)) || fails(&s, state_of(&s, "c", c, &old_c)))
+    if (fails(&s, state_of(&s, "h", h, &old_h)) ||
+        fails(&s, state_of(&s, "c", c ? &given : NULL, &old_c)))
         return atto__no_var();
     const atto_var from_x =
         atto_linear(tape, x, weights->w_ih, &(atto_linear_fused){ .bias = weights->b_ih });

@@ -109,8 +109,14 @@ static atto_status check_call(const atto_module *m, const atto_tape *tape, const
 
 atto_var atto_rnn_apply(atto_tape *tape, atto_module *m, atto_var x, const atto_rnn_states *states)
 {
-    const atto_rnn_states none = { .h = NULL };
-    const atto_rnn_states *s = states ? states : &none;
+    atto_rnn_states own = { .h = NULL };
+    const atto_rnn_states *s = &own;
+    atto_var h, c;
+    if (states) own = *states;
+    if (own.h) h = *own.h; /* where hy and cy may go */
+    if (own.c) c = *own.c;
+    if (own.h) own.h = &h;
+    if (own.c) own.c = &c;
     if (s->hy) *s->hy = atto__no_var();
     if (s->cy) *s->cy = atto__no_var();
     if (!tape || tape->status != ATTO_OK) return atto__no_var();

@@ -585,8 +585,14 @@ static atto_status check(network *n, atto_var x, const atto_rnn_weights *weights
 static atto_var run(atto_tape *tape, const char *what, int32_t gates, atto_var x,
                     const atto_rnn_weights *weights, const atto_rnn_options *options)
 {
-    const atto_rnn_options none = { .layers = 1 };
-    network n = { .tape = tape, .what = what, .o = options ? options : &none, .gates = gates };
+    atto_rnn_options o = { .layers = 1 };
+    atto_var h, c;
+    if (options) o = *options;
+    if (o.h) h = *o.h; /* where hy and cy may go */
+    if (o.c) c = *o.c;
+    if (o.h) o.h = &h;
+    if (o.c) o.c = &c;
+    network n = { .tape = tape, .what = what, .o = &o, .gates = gates };
     if (n.o->hy) *n.o->hy = atto__no_var();
     if (n.o->cy) *n.o->cy = atto__no_var();
     if (!tape || tape->status != ATTO_OK) return atto__no_var();
