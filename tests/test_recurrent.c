@@ -475,6 +475,182 @@ static void layers_match_their_definition(void **state)
         }
 }
 
+/* ---- larger ones ----
+ *
+ * Sizes that vectors and threads share. All gradients are judged at once, by the slope along a
+ * direction of random numbers in which everything moves. */
+
+typedef struct large {
+    oracle_layers o;
+    double *x, *states[2]; /* h, c */
+    double *weights[4][4], *moves[4][4];
+    double *dy, *move_x, *move_states[2];
+    const double *lists[4][4];
+} large;
+
+enum { LARGE_L = 12, LARGE_N = 9, LARGE_IN = 33, LARGE_H = 40, LARGE_PASSES = 4 };
+enum {
+    LARGE_STATES = LARGE_PASSES * LARGE_N * LARGE_H,
+    LARGE_OUT = LARGE_L * LARGE_N * 2 * LARGE_H
+};
+
+static double *random_numbers(uint64_t seed, double most, int64_t n)
+{
+    double *out = test_doubles(n);
+    test_uniform(seed, -most, most, ATTO_F32, out, n);
+    return out;
+}
+
+static int64_t large_columns(int pass, int k)
+{
+    return k >= 2 ? 1 : k == 1 ? LARGE_H : pass < 2 ? LARGE_IN : 2 * LARGE_H;
+}
+
+static void large_begin(large *s, bool lstm)
+{
+    memset(s, 0, sizeof *s);
+    s->x = random_numbers(1, 1.0, LARGE_L * LARGE_N * LARGE_IN);
+    s->move_x = random_numbers(2, 1.0, LARGE_L * LARGE_N * LARGE_IN);
+    s->dy = random_numbers(3, 1.0, LARGE_OUT);
+    for (int i = 0; i < 2; i++) {
+        s->states[i] = random_numbers(4 + (uint64_t)i, 1.0, LARGE_STATES);
+        s->move_states[i] = random_numbers(6 + (uint64_t)i, 1.0, LARGE_STATES);
+    }
+    for (int p = 0; p < LARGE_PASSES; p++)
+        for (int k = 0; k < 4; k++) {
+            const int64_t n = 4 * LARGE_H * large_columns(p, k);
+            const uint64_t seed = 10 + (uint64_t)(4 * p + k);
+            s->weights[p][k] = random_numbers(seed, 0.25, n);
+            s->moves[p][k] = random_numbers(seed + 50, 0.25, n);
+            s->lists[p][k] = s->weights[p][k];
+        }
+    s->o = (oracle_layers){ .is_lstm = lstm,
+                            .length = LARGE_L,
+                            .batches = LARGE_N,
+                            .in = LARGE_IN,
+                            .hidden = LARGE_H,
+                            .layers = 2,
+                            .directions = 2,
+                            .x = s->x,
+                            .weights = s->lists,
+                            .h = s->states[0],
+                            .c = s->states[1] };
+}
+
+static void large_end(large *s)
+{
+    free(s->x), free(s->move_x), free(s->dy);
+    for (int i = 0; i < 2; i++) free(s->states[i]), free(s->move_states[i]);
+    for (int i = 0; i < 4 * LARGE_PASSES; i++)
+        free(s->weights[i / 4][i % 4]), free(s->moves[i / 4][i % 4]);
+}
+
+static void move(double *at, const double *by, double step, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) at[i] += step * by[i];
+}
+
+static void large_move(large *s, double step)
+{
+    move(s->x, s->move_x, step, LARGE_L * LARGE_N * LARGE_IN);
+    for (int i = 0; i < 2; i++) move(s->states[i], s->move_states[i], step, LARGE_STATES);
+    for (int p = 0; p < LARGE_PASSES; p++)
+        for (int k = 0; k < 4; k++)
+            move(s->weights[p][k], s->moves[p][k], step, 4 * LARGE_H * large_columns(p, k));
+}
+
+static double large_value(const large *s, double *y)
+{
+    double *hy = test_doubles(LARGE_STATES), *cy = test_doubles(LARGE_STATES);
+    oracle_layers_run(&s->o, y, hy, cy);
+    free(hy), free(cy);
+    return dot(y, s->dy, LARGE_OUT);
+}
+
+/* A value's gradient along the direction; *size gets the sum of the terms' sizes. */
+static double slope_of(atto_var v, const double *direction, double *size)
+{
+    atto_tensor t;
+    double sum = 0.0;
+    MUST(atto_var_grad(tape, v, &t));
+    const int64_t n = atto_tensor_numel(&t);
+    float *got = malloc((size_t)n * sizeof *got);
+    assert_non_null(got);
+    MUST(atto_tensor_read(&t, got));
+    for (int64_t i = 0; i < n; i++) {
+        sum += (double)got[i] * direction[i];
+        *size += fabs((double)got[i] * direction[i]);
+    }
+    free(got);
+    return sum;
+}
+
+/* Differences: a step of 2^-20 moves 10^5 numbers by 10^-4 together, whose square times 1/6 is a part
+ * in 10^9. A gradient has fewer than 64 roundings of 2^-24 behind one another, of either sign. A
+ * block of gradients that is wrong is a part in 10^2. */
+static void check_large(bool lstm, bool batch_first)
+{
+    static large s;
+    large_begin(&s, lstm);
+    const int64_t rows = (lstm ? 4 : 3) * LARGE_H;
+    const atto_shape states = atto_shape3(LARGE_PASSES, LARGE_N, LARGE_H);
+    test_tensor tx, ts[2], tw[LARGE_PASSES][4], tdy;
+    atto_var in[2], w[LARGE_PASSES][4];
+    atto_rnn_weights weights[LARGE_PASSES];
+    const atto_var x = put(s.x, atto_shape3(LARGE_L, LARGE_N, LARGE_IN), &tx);
+    for (int i = 0; i < 2; i++) in[i] = put(s.states[i], states, &ts[i]);
+    for (int p = 0; p < LARGE_PASSES; p++) {
+        for (int k = 0; k < 4; k++)
+            w[p][k] =
+                put(s.weights[p][k],
+                    k < 2 ? atto_shape2(rows, large_columns(p, k)) : atto_shape1(rows), &tw[p][k]);
+        weights[p] = (atto_rnn_weights){ w[p][0], w[p][1], &w[p][2], &w[p][3], { 0 } };
+    }
+    const atto_rnn_options options = { .layers = 2,
+                                       .bidirectional = true,
+                                       .batch_first = batch_first,
+                                       .h = &in[0],
+                                       .c = lstm ? &in[1] : NULL };
+    const atto_var way = batch_first ? atto_transpose(tape, x, 0, 1) : x;
+    atto_var y =
+        lstm ? atto_lstm(tape, way, weights, &options) : atto_gru(tape, way, weights, &options);
+    if (batch_first) y = atto_transpose(tape, y, 0, 1);
+    MUST(atto_tape_status(tape));
+    put(s.dy, atto_shape3(LARGE_L, LARGE_N, 2 * LARGE_H), &tdy);
+    MUST(atto_backward_from(tape, y, &tdy.view));
+
+    double size = 0.0, slope = slope_of(x, s.move_x, &size);
+    for (int i = 0; i <= lstm; i++) slope += slope_of(in[i], s.move_states[i], &size);
+    for (int p = 0; p < LARGE_PASSES; p++)
+        for (int k = 0; k < 4; k++) slope += slope_of(w[p][k], s.moves[p][k], &size);
+    double *want = test_doubles(LARGE_OUT), *got = test_doubles(LARGE_OUT);
+    float *floats = malloc(LARGE_OUT * sizeof *floats);
+    const double step = 0x1p-20;
+    large_value(&s, want);
+    MUST(atto_var_read(tape, atto_reshape(tape, y, atto_shape1(LARGE_OUT)), floats));
+    for (int64_t i = 0; i < LARGE_OUT; i++) got[i] = (double)floats[i];
+    expect_numbers("y", 0, got, want, LARGE_OUT, ROUNDINGS);
+    large_move(&s, step);
+    const double up = large_value(&s, want);
+    large_move(&s, -2.0 * step);
+    const double difference = (up - large_value(&s, want)) / (2.0 * step);
+    if (!(fabs(slope - difference) <= 0x1p-18 * size))
+        fail_msg("%s: slope %.9g, difference %.9g, terms %.9g", lstm ? "lstm" : "gru", slope,
+                 difference, size);
+    MUST(atto_tape_end(tape));
+    free(want), free(got), free(floats);
+    test_tensor_drop(&tx), test_tensor_drop(&tdy);
+    for (int i = 0; i < 2; i++) test_tensor_drop(&ts[i]);
+    for (int i = 0; i < 4 * LARGE_PASSES; i++) test_tensor_drop(&tw[i / 4][i % 4]);
+    large_end(&s);
+}
+
+static void larger_layers_match_their_definition(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 4; i++) check_large(i / 2 == 1, i % 2 == 1);
+}
+
 /* ---- modules ---- */
 
 static atto_module *make_plain(bool lstm, const atto_rnn_module_options *options)
@@ -863,8 +1039,8 @@ static void check_low_module(bool lstm, atto_dtype dtype, atto_var x, const floa
     atto_module_free(m);
 }
 
-/* In f16 and bf16, by autocast and by parameters, against f32: each of 4 steps rounds gates and states
- * a few times. 16 roundings of the dtype, of numbers up to 1 that slopes do not enlarge. */
+/* In f16 and bf16, by autocast and by parameters, against f32: each of 4 steps rounds gates and
+ * states a few times. 16 roundings of the dtype, of numbers up to 1 that slopes do not enlarge. */
 static void low_precision_is_near_f32(void **state)
 {
     (void)state;
@@ -1124,6 +1300,7 @@ static void modules_refuse_what_does_not_fit(void **state)
 static const struct CMUnitTest tests[] = {
     ON_TAPE(every_option_matches_pytorch),
     ON_TAPE(layers_match_their_definition),
+    ON_TAPE(larger_layers_match_their_definition),
     cmocka_unit_test(modules_have_pytorchs_parameters),
     ON_TAPE(carried_states_make_one_sequence),
     ON_TAPE(states_may_be_replaced),
