@@ -1075,6 +1075,41 @@ static void low_precision_is_near_f32(void **state)
         }
 }
 
+/* States in f32 beside low products: cast on the way in, gradients are cast back. Against f32: 64
+ * roundings of the dtype for 4 steps there and back. */
+static void autocast_casts_states(void **state)
+{
+    (void)state;
+    const atto_shape shape = atto_shape3(1, BATCHES, HIDDEN);
+    const int64_t n = BATCHES * HIDDEN;
+    double values[2][MOST_NUMBERS];
+    float want[2][MOST_NUMBERS] = { { 0 } }, got[MOST_NUMBERS];
+    for (int i = 0; i < 2; i++) test_uniform(16 + (uint64_t)i, -1.0, 1.0, ATTO_F32, values[i], n);
+    atto_seed(test_dev, 5);
+    atto_module *m = make_plain(true, NULL);
+    for (int low = 0; low < 2; low++) {
+        test_tensor t[2];
+        atto_var s[2];
+        for (int i = 0; i < 2; i++) s[i] = put(values[i], shape, &t[i]);
+        MUST(atto_tape_autocast(tape, low ? ATTO_F16 : ATTO_F32));
+        const atto_var x = input(atto_shape3(LENGTH, BATCHES, IN), 11);
+        const atto_var y = atto_rnn_apply(tape, m, x, &(atto_rnn_states){ .h = &s[0], .c = &s[1] });
+        MUST(atto_backward(tape, atto_reduce(tape, ATTO_REDUCE_SUM, y, NULL)));
+        for (int i = 0; i < 2; i++) {
+            atto_tensor grad;
+            MUST(atto_var_grad(tape, s[i], &grad));
+            assert_int_equal(grad.dtype, ATTO_F32);
+            MUST(atto_tensor_read(&grad, low ? got : want[i]));
+            for (int k = 0; low && k < n; k++)
+                assert_true(fabsf(got[k] - want[i][k]) <= 64.0 * oracle_unit(ATTO_F16));
+        }
+        MUST(atto_tape_autocast(tape, ATTO_F32));
+        MUST(atto_tape_end(tape));
+        for (int i = 0; i < 2; i++) test_tensor_drop(&t[i]);
+    }
+    atto_module_free(m);
+}
+
 /* ---- without memory ---- */
 
 /* Fails the fail_at-th host allocation, from 1; 0 = none. */
@@ -1311,6 +1346,7 @@ static const struct CMUnitTest tests[] = {
     ON_TAPE(an_empty_batch_gives_no_output),
     ON_TAPE(frozen_parameters_get_no_gradient),
     ON_TAPE(low_precision_is_near_f32),
+    ON_TAPE(autocast_casts_states),
     ON_TAPE(calls_refuse_what_does_not_fit),
     cmocka_unit_test(modules_refuse_what_does_not_fit),
     cmocka_unit_test_setup_teardown(recurrent_step_survives_every_failing_allocation,
