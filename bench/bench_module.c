@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Benchmark rows of modules around attention: MultiheadAttention of x with itself, and a layer of a
- * transformer's encoder. A language model's sizes and a vision model's. Backward is timed behind a
- * forward pass that is not: a tape runs backward once what it has recorded. */
+ * transformer's encoder, in a language model's sizes and a vision model's; and of recurrent layers,
+ * which have steps for queries and no keys. Backward is timed behind a forward pass that is not: a
+ * tape runs backward once what it has recorded. */
 #include <string.h>
 
 #include "bench.h"
@@ -49,6 +50,22 @@ static atto_status make_block(atto_device *dev, const bench_row *row, const benc
     return transformer_block_create(dev, t->x.shape[2], heads_of(row, t), &options, &made.module);
 }
 
+/* One layer with as many hidden features as x has. */
+static atto_status make_rnn(atto_device *dev, const bench_row *row, const bench_tensors *t)
+{
+    const atto_rnn_module_options options = { .batch_first = true, .dtype = t->x.dtype };
+    const int64_t features = t->x.shape[2];
+    return strcmp(row->op, "lstm") == 0
+               ? atto_lstm_create(dev, features, features, &options, &made.module)
+               : atto_gru_create(dev, features, features, &options, &made.module);
+}
+
+static atto_status make_module(atto_device *dev, const bench_row *row, const bench_tensors *t)
+{
+    if (row->attention.keys == 0) return make_rnn(dev, row, t);
+    return strcmp(row->op, "mha") == 0 ? make_mha(dev, row, t) : make_block(dev, row, t);
+}
+
 static atto_status make(atto_device *dev, const bench_row *row, const bench_tensors *t)
 {
     if (made.dev == dev && made.row == row && made.dtype == t->x.dtype) return ATTO_OK;
@@ -56,7 +73,7 @@ static atto_status make(atto_device *dev, const bench_row *row, const bench_tens
     made.dev = dev;
     made.row = row;
     made.dtype = t->x.dtype;
-    BENCH_TRY(strcmp(row->op, "mha") == 0 ? make_mha(dev, row, t) : make_block(dev, row, t));
+    BENCH_TRY(make_module(dev, row, t));
     return atto_tape_create(dev, &made.tape);
 }
 
@@ -106,13 +123,15 @@ static atto_status backward(atto_device *dev, const bench_row *row, const bench_
     }
 
 /* 4 squares of features are weights of queries, keys, values and heads; 8 more of the block's linear
- * layers. */
+ * layers. Of recurrent layers two for each gate. */
 /* clang-format off */
 const bench_row bench_module_rows[] = {
     BOTH("mha",               16, 16, 16, 512, 512, 64, false,  4),
     BOTH("mha",               64, 12, 12, 197, 197, 64, false,  4),
     BOTH("transformer block", 16, 16, 16, 512, 512, 64, false, 12),
     BOTH("transformer block", 64, 12, 12, 197, 197, 64, false, 12),
+    BOTH("lstm",              64,  8,  8, 128,   0, 64, false,  8),
+    BOTH("gru",               64,  8,  8, 128,   0, 64, false,  6),
 };
 /* clang-format on */
 

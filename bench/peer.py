@@ -153,6 +153,43 @@ def transformer_block(features, heads):
                                             batch_first=True, norm_first=True)
 
 
+class Recurrent(torch.nn.Module):
+    def __init__(self, kind, features):
+        super().__init__()
+        self.layer = kind(features, features, batch_first=True)
+
+    def forward(self, x):
+        return self.layer(x)[0]
+
+
+HIDDEN = 512
+
+
+def lstm_cell(row):
+    """A cell behind its products, as a program without a fused one writes it."""
+    rows = row.shape[0]
+    c = row.normal(rows, HIDDEN, grad=row.backward())
+
+    def cell(x, c):
+        i, f, g, o = x.chunk(4, 1)
+        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+        return torch.cat((torch.sigmoid(o) * torch.tanh(c), c), 1)
+
+    return calls(row, cell, [row.like_x(grad=row.backward()), c])
+
+
+def gru_cell(row):
+    rows = row.shape[0]
+    h = row.normal(rows, HIDDEN, grad=row.backward())
+
+    def cell(x, u, h):
+        (xr, xz, xn), (ur, uz, un) = x.chunk(3, 1), u.chunk(3, 1)
+        n = torch.tanh(xn + torch.sigmoid(xr + ur) * un)
+        return n + torch.sigmoid(xz + uz) * (h - n)
+
+    return calls(row, cell, [row.like_x(grad=row.backward()), row.like_x(grad=row.backward()), h])
+
+
 def cross_entropy(row):
     rows, cols = row.shape
     x = row.normal(rows, cols, grad=row.backward())
@@ -381,6 +418,10 @@ TORCH = {
     "attention causal": attention(True),
     "mha": module(lambda features, heads: SelfAttention(features, heads, batch_first=True)),
     "transformer block": module(transformer_block),
+    "lstm": module(lambda features, heads: Recurrent(torch.nn.LSTM, features)),
+    "gru": module(lambda features, heads: Recurrent(torch.nn.GRU, features)),
+    "lstm cell": lstm_cell,
+    "gru cell": gru_cell,
     "cross_entropy": cross_entropy,
     "nll_loss": nll_loss,
     "embedding": embedding(65536),
@@ -512,7 +553,8 @@ def sets_of(make, row):
         batch, channels, edge, outputs, _, stride, _, _ = row.shape
         scale = stride if "transpose" in row.op else 1 / stride
         elements = int(batch * edge * edge * (channels + outputs * scale * scale))
-    squares = {"mha": 4, "transformer block": 12}.get(row.op, 0)  # of weights: about as many results like x
+    # Of weights: about as many results like x.
+    squares = {"mha": 4, "transformer block": 12, "lstm": 8, "gru": 6}.get(row.op, 0)
     if squares or row.op.startswith("attention"):
         batches, heads, shared, queries, keys, width = row.shape
         elements = batches * width * (heads * queries + shared * keys)

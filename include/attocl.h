@@ -27,6 +27,7 @@
 #include <attocl/nll_loss.h>
 #include <attocl/pool.h>
 #include <attocl/reduce.h>
+#include <attocl/rnn.h>
 #include <attocl/rope.h>
 #include <attocl/softmax.h>
 

@@ -832,12 +832,92 @@ def rope(c):
             "dx": (turned(dy, -sin), 2 * UNIT * turned(dy.abs(), sin.abs(), True))}
 
 
+# ---- recurrent cells ----
+#
+# Tensors as pairs with what they are off by in f32, in UNIT, as tests/oracle_rnn.c counts it.
+
+SIGMOID_ROUNDINGS, TANH_ROUNDINGS = 12, 10
+
+
+class Off:
+    """A tensor and what it is off by."""
+
+    def __init__(self, t, off=0.0):
+        self.t, self.off = t, off
+
+    def __add__(self, other):
+        t = self.t + other.t
+        return Off(t, self.off + other.off + t.abs())
+
+    def __sub__(self, other):
+        return self + Off(-other.t, other.off)
+
+    def __mul__(self, other):
+        t = self.t * other.t
+        return Off(t, self.t.abs() * other.off + other.t.abs() * self.off + t.abs())
+
+    def sigmoid(self):
+        s = self.t.sigmoid()
+        return Off(s, SIGMOID_ROUNDINGS * s + s * (1 - s) * self.off)
+
+    def tanh(self):
+        t = self.t.tanh()
+        return Off(t, TANH_ROUNDINGS * t.abs() + (1 - t * t) * self.off)
+
+    def rest(self):
+        """1 - t"""
+        return Off(torch.ones_like(self.t)) - self
+
+    def pair(self):
+        return self.t, UNIT * self.off
+
+
+def gates_of(t, count):
+    return [Off(part) for part in t.chunk(count, -1)]
+
+
+def joined(parts):
+    """Gates one behind the other."""
+    return torch.cat([p.t for p in parts], -1), UNIT * torch.cat(
+        [p.off if torch.is_tensor(p.off) else torch.zeros_like(p.t) for p in parts], -1)
+
+
+def lstm_cell(c):
+    i, f, g, o = gates_of(c.get("x"), 4)
+    gates = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
+    state = Off(c.get("c"))
+    cy = gates[1] * state + gates[0] * gates[2]
+    y = gates[3] * cy.tanh()
+    # Backward starts from what forward has stored.
+    i, f, g, o = gates_of(c.stored("gates"), 4)
+    t, none = Off(c.stored("cy")).tanh(), torch.zeros_like(state.t)
+    dy, dcy = (Off(none if c.get(name) is None else c.get(name)) for name in ("dy", "dcy"))
+    s = dcy + dy * o * (t * t).rest()
+    dx = s * g * (i * i.rest()), s * state * (f * f.rest()), s * i * (g * g).rest(), dy * t * (o * o.rest())
+    return {"y": y.pair(), "cy": cy.pair(), "gates": joined(gates), "dx": joined(dx), "dc": (s * f).pair()}
+
+
+def gru_cell(c):
+    (xr, xz, xn), (ur, uz, un), h = gates_of(c.get("x"), 3), gates_of(c.get("u"), 3), Off(c.get("h"))
+    r, z = (xr + ur).sigmoid(), (xz + uz).sigmoid()
+    n = (xn + r * un).tanh()
+    y = Off(n.t) + z * (h - Off(n.t))
+    y.off = y.off + (1 - z.t) * n.off
+    gates = joined((r, z, n, un))
+    r, z, n, un = gates_of(c.stored("gates"), 4)
+    dy = Off(c.get("dy"))
+    dn, dz = dy * z.rest() * (n * n).rest(), dy * (h - n) * (z * z.rest())
+    dr = dn * un * (r * r.rest())
+    return {"y": y.pair(), "gates": gates, "dx": joined((dr, dz, dn)), "du": joined((dr, dz, dn * r)),
+            "dh": (dy * z).pair()}
+
+
 OPS = {"act": act, "dropout": dropout, "linear": linear, "matmul": matmul, "attention": attention,
        "mha": mha, "softmax": softmax, "glu": glu,
        "layer_norm": layer_norm, "rms_norm": rms_norm, "batch_norm": batch_norm,
        "group_norm": group_norm, "loss": pointwise, "nll_loss": of_labels(F.nll_loss),
        "cross_entropy": of_labels(F.cross_entropy), "avg_pool": avg_pool, "max_pool": max_pool,
-       "index_select": index_select, "gather": gather, "rope": rope,
+       "index_select": index_select, "gather": gather, "rope": rope, "lstm_cell": lstm_cell, "gru_cell": gru_cell,
        "adaptive_pool": adaptive_pool}
 
 

@@ -38,6 +38,7 @@ ATTO_OP_TABLE(X)
 #define ADD_SAVED_NEEDED(type, field)  0
 #define ADD_SAVED_FWD_OPT(type, field) 0
 #define ADD_DIN(type, field)           0
+#define ADD_DIN_OPT(type, field)       0
 #define ADD_DOUT(type, field)          offsetof(type, add_##field)
 
 /* Whether a call draws random numbers: what the table's column random becomes. */

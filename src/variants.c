@@ -593,6 +593,15 @@ void atto__glu_variant(const atto__glu_knobs *k, atto__variant *out)
     put_knob(&t, "INDEX", k->wide ? 64 : 32);
 }
 
+void atto__rnn_variant(const atto__rnn_knobs *k, atto__variant *out)
+{
+    text t = begin(out, "rnn.cl", k->kernel, "");
+    put_value(&t, "DTYPE", atto_dtype_name(k->dtype));
+    put_knob(&t, "RUN", k->vectors ? atto__vector_elements(k->dtype) : 1);
+    put_knob(&t, "VECTORS", k->vectors);
+    put_knob(&t, "INDEX", k->wide ? 64 : 32);
+}
+
 /* 16-byte vectors in flight a work-item: as many as fit into few registers. */
 int32_t atto__loss_items(const atto__loss_knobs *k)
 {
@@ -1298,6 +1307,16 @@ static bool make_glu(const int32_t *v, atto__variant *out)
     return true;
 }
 
+/* Axes: kernel, dtype, vectors, index. */
+static bool make_rnn(const int32_t *v, atto__variant *out)
+{
+    static const char *const kernels[] = { "atto_lstm_cell_forward", "atto_lstm_cell_backward",
+                                           "atto_gru_cell_forward", "atto_gru_cell_backward" };
+    const atto__rnn_knobs knobs = { kernels[v[0]], float_dtypes[v[1]], v[2] == 1, v[3] == 1 };
+    if (out) atto__rnn_variant(&knobs, out);
+    return true;
+}
+
 /* Axes: kernel, form, dtype, index, kind, weights (with bit 2: in f32), use of backward (both
  * gradients, with a dloss each, dx for a sum, dtarget). */
 static bool make_loss(const int32_t *v, atto__variant *out)
@@ -1573,6 +1592,7 @@ static const plan plans[] = {
       make_attention },
     { "attention", 2, { 2, 3 }, make_attention_rows },
     { "rope", 6, { 3, 2, 2, 3, 2, 2 }, make_rope },
+    { "rnn", 4, { 4, 3, 2, 2 }, make_rnn },
 };
 
 /* Pairs of values that no chosen variant has yet. An axis is paired with itself too, so that a

@@ -271,6 +271,16 @@ typedef struct atto__glu_knobs {
 
 void atto__glu_variant(const atto__glu_knobs *knobs, atto__variant *out);
 
+/* rnn.cl. */
+typedef struct atto__rnn_knobs {
+    const char *kernel; /* "atto_lstm_cell_forward" */
+    atto_dtype dtype;
+    bool vectors; /* or elements, where sizes, strides or offsets are odd */
+    bool wide;
+} atto__rnn_knobs;
+
+void atto__rnn_variant(const atto__rnn_knobs *knobs, atto__variant *out);
+
 /* loss.cl. */
 typedef struct atto__loss_knobs {
     const char *kernel; /* "atto_loss_sum"; of "atto_loss_finish" nothing else counts */

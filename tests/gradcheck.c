@@ -8,6 +8,7 @@
 #include "atto_test.h"
 #include "oracle_loss.h"
 #include "oracle_norm.h"
+#include "oracle_rnn.h"
 #include "oracle_rope.h"
 
 static void oracle_has_a_row_for_every_activation(void **state)
@@ -863,10 +864,76 @@ static void oracle_rope_gradients_match_differences(void **state)
     }
 }
 
+/* ---- recurrent cells: numbers of size 1 and a step of 2^-17, whose square counts with a third
+ * derivative below 10 ---- */
+
+enum { RN_N = 6, RN_GATES = 4 * RN_N };
+
+/* Results of a step, and its gradients. */
+typedef struct rnn_results {
+    double y[RN_N], cy[RN_N], gates[RN_GATES], dx[RN_GATES], du[RN_GATES], dstate[RN_N];
+} rnn_results;
+
+static double rnn_value(bool is_gru, const oracle_cell *o, rnn_results *r)
+{
+    double y_off[RN_N], cy_off[RN_N], gates_off[RN_GATES];
+    const oracle_off y = { r->y, y_off }, cy = { r->cy, cy_off }, gates = { r->gates, gates_off };
+    if (is_gru)
+        oracle_gru_forward(o, y, gates);
+    else
+        oracle_lstm_forward(o, y, cy, gates);
+    return dot(r->y, o->dy, RN_N) + (is_gru ? 0.0 : dot(r->cy, o->dcy, RN_N));
+}
+
+static void check_rnn_slopes(bool is_gru, const oracle_cell *o, double *at, int n,
+                             const double *gradient)
+{
+    const double h = 0x1p-17;
+    rnn_results r;
+    for (int i = 0; i < n; i++) {
+        const double middle = at[i];
+        at[i] = middle + h;
+        const double up = rnn_value(is_gru, o, &r);
+        at[i] = middle - h;
+        const double slope = (up - rnn_value(is_gru, o, &r)) / (2.0 * h);
+        at[i] = middle;
+        if (fabs(slope - gradient[i]) > 1e-9)
+            fail_msg("%s: gradient %.17g, difference %.17g", is_gru ? "gru" : "lstm", gradient[i],
+                     slope);
+    }
+}
+
+static void oracle_rnn_gradients_match_differences(void **state)
+{
+    (void)state;
+    double x[RN_GATES], u[RN_GATES], old[RN_N], dy[RN_N], dcy[RN_N], off[RN_GATES];
+    double *const all[] = { x, u, old, dy, dcy };
+    for (int i = 0; i < 5; i++)
+        test_uniform(9100 + (uint64_t)i, -1.0, 1.0, ATTO_F32, all[i], i < 2 ? RN_GATES : RN_N);
+    for (int gru = 0; gru < 2; gru++) {
+        rnn_results r;
+        oracle_cell o = {
+            .rows = 2, .hidden = 3, .x = x, .u = u, .state = old, .dy = dy, .dcy = dcy
+        };
+        rnn_value(gru == 1, &o, &r);
+        o.cy = r.cy;
+        o.gates = r.gates;
+        const oracle_off dx = { r.dx, off }, du = { r.du, off }, dstate = { r.dstate, off };
+        if (gru)
+            oracle_gru_backward(&o, dx, du, dstate);
+        else
+            oracle_lstm_backward(&o, dx, dstate);
+        check_rnn_slopes(gru == 1, &o, x, gru ? 3 * RN_N : RN_GATES, r.dx);
+        if (gru) check_rnn_slopes(true, &o, u, 3 * RN_N, r.du);
+        check_rnn_slopes(gru == 1, &o, old, RN_N, r.dstate);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(oracle_rope_gradients_match_differences),
+        cmocka_unit_test(oracle_rnn_gradients_match_differences),
         cmocka_unit_test(oracle_softmax_gradients_match_differences),
         cmocka_unit_test(oracle_glu_gradients_match_differences),
         cmocka_unit_test(oracle_matmul_gradients_match_differences),

@@ -111,6 +111,32 @@ static atto_var low_dot(atto_var a, atto_var b)
     return atto_matmul(tape, atto_reshape(tape, a, flat), atto_reshape(tape, b, flat));
 }
 
+/* One step from zeros: [4, 6] beside weights [20, 6] and [20, 5]. */
+static atto_var low_recurrent(atto_var a, bool is_lstm, bool is_cell)
+{
+    const int64_t rows = is_lstm ? 20 : 15;
+    atto_var w[] = { input(7, atto_shape2(rows, 6)), input(8, atto_shape2(rows, 5)) }, cy;
+    const atto_var bias = input(9, atto_shape1(rows));
+    for (int i = 0; i < 2 && dtype_of(a) != ATTO_F32; i++)
+        w[i] = atto_cast(tape, w[i], dtype_of(a));
+    const atto_rnn_weights weights = { .w_ih = w[0], .w_hh = w[1], .b_hh = &bias };
+    if (!is_cell)
+        return is_lstm ? atto_lstm(tape, a, &weights, NULL) : atto_gru(tape, a, &weights, NULL);
+    return is_lstm ? atto_lstm_cell(tape, a, NULL, NULL, &weights, &cy)
+                   : atto_gru_cell(tape, a, NULL, &weights);
+}
+
+#define RECURRENT(name, is_lstm, is_cell)              \
+    static atto_var low_##name(atto_var a, atto_var b) \
+    {                                                  \
+        (void)b;                                       \
+        return low_recurrent(a, is_lstm, is_cell);     \
+    }
+RECURRENT(lstm_cell, true, true)
+RECURRENT(gru_cell, false, true)
+RECURRENT(lstm, true, false)
+RECURRENT(gru, false, false)
+
 #define F32_OF_ONE(name, call)                         \
     static atto_var f32_##name(atto_var a, atto_var b) \
     {                                                  \
@@ -146,10 +172,10 @@ static atto_var f32_instance_norm_evaluated(atto_var a, atto_var b)
 static const struct {
     const char *name;
     function f;
-} low_ops[] = { { "linear", low_linear },
-                { "linear with a residual", low_linear_residual },
-                { "matmul", low_matmul },
-                { "matmul of vectors", low_dot } },
+} low_ops[] = { { "linear", low_linear },       { "linear with a residual", low_linear_residual },
+                { "matmul", low_matmul },       { "matmul of vectors", low_dot },
+                { "lstm_cell", low_lstm_cell }, { "gru_cell", low_gru_cell },
+                { "lstm", low_lstm },           { "gru", low_gru } },
   f32_ops[] = {
 #define ROW(name)         \
     {                     \

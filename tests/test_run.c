@@ -34,6 +34,7 @@ typedef enum direction { FORWARD, BACKWARD } direction;
 #define USE_SAVED_NEEDED { WRITES, READS_IF_GIVEN }
 #define USE_SAVED_FWD_OPT { WRITES_IF_GIVEN, READS }
 #define USE_DIN       { UNUSED, READS }
+#define USE_DIN_OPT   { UNUSED, READS_IF_GIVEN }
 #define USE_DOUT      { UNUSED, WRITES_IF_GIVEN }
 /* clang-format on */
 
@@ -449,6 +450,30 @@ static spec spec_rope(const char *name, bool many_dims)
         return (spec){ atto_shape2(5, 3), ATTO_F32, -1.0, 1.0 };
     if (strcmp(name, "position") == 0) return (spec){ atto_shape2(2, 4), ATTO_I64, 0.0, 4.5 };
     return (spec){ atto_shape4(2, 3, 4, 7), ATTO_F32, -2.0, 2.0 };
+}
+
+static void numbers_lstm_cell(struct atto_lstm_cell_args *a)
+{
+    (void)a;
+}
+/* Gates and states of 3 x 4, or 2 x 3 x 2 x 4. */
+static spec spec_lstm_cell(const char *name, bool many_dims)
+{
+    const bool of_gates = strchr("xs", name[strlen(name) - 1]);
+    const int64_t last = of_gates ? 16 : 4;
+    return (spec){ many_dims ? atto_shape4(2, 3, 2, last) : atto_shape2(3, last), ATTO_F32,
+                   of_gates ? 0.1 : -2.0, of_gates ? 0.9 : 2.0 };
+}
+
+static void numbers_gru_cell(struct atto_gru_cell_args *a)
+{
+    (void)a;
+}
+static spec spec_gru_cell(const char *name, bool many_dims)
+{
+    spec legal = spec_lstm_cell(name, many_dims);
+    if (strchr("xu", name[strlen(name) - 1])) legal.shape.dim[legal.shape.rank - 1] = 12;
+    return legal;
 }
 
 /* clang-format off */

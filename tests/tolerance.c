@@ -91,6 +91,9 @@ static const struct {
     { "index_select", 0, 0 },
     { "gather", 0, 0 },
     { "rope", 2, 2 }, /* a product of each term, their sum */
+    /* oracle_rnn.c counts everything: terms are in u. */
+    { "lstm_cell", 1, 1 },
+    { "gru_cell", 1, 1 },
 };
 
 /* "gelu" or "gelu_grad": k of that op; activations have theirs in the oracle's rows. */

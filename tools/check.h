@@ -24,6 +24,7 @@ typedef enum check_family {
     CHECK_MATMUL,    /* atto_matmul_*, through check_matmul */
     CHECK_ATTENTION, /* atto_attention_*, through check_attention */
     CHECK_ROPE,      /* atto_rope_*, kind 1: neighbours; through check_rope */
+    CHECK_RNN,       /* atto_lstm_cell_*, kind 1: atto_gru_cell_*; through check_rnn */
     CHECK_LOSS       /* atto_loss_* or atto_nll_loss_*, through check_loss; kind counts */
 } check_family;
 
@@ -74,6 +75,10 @@ atto_status check_index(atto_device *dev, atto_device *reference, bool is_gather
 /* Heads turned by positions; check_rope.c. */
 atto_status check_rope(atto_device *dev, atto_device *reference, bool neighbours, bool backward,
                        atto_dtype dtype, double *ratio);
+
+/* Recurrent cells, of an LSTM or of a GRU; check_rnn.c. */
+atto_status check_rnn(atto_device *dev, atto_device *reference, bool is_gru, bool backward,
+                      atto_dtype dtype, double *ratio);
 
 /* Batched products likewise. */
 atto_status check_matmul(atto_device *dev, atto_device *reference, bool backward, atto_dtype dtype,

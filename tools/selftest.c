@@ -97,6 +97,8 @@ static const check_op ops[] = {
     { "rope",         { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_ROPE, 0 },
     { "rope pairs",   { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_ROPE, 1 },
     { "nll_loss",     { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_LOSS, CHECK_NLL },
+    { "lstm cell",    { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_RNN, 0 },
+    { "gru cell",     { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_RNN, 1 },
 };
 /* clang-format on */
 
@@ -280,6 +282,12 @@ static double run_cell(selftest *s, const check_op *op, bool backward, atto_dtyp
     if (op->family == CHECK_ROPE) {
         const atto_status status =
             check_rope(s->dev, s->reference, op->kind == 1, backward, dtype, &ratio);
+        if (status != ATTO_OK) tool_fail(op->name, status);
+        return ratio;
+    }
+    if (op->family == CHECK_RNN) {
+        const atto_status status =
+            check_rnn(s->dev, s->reference, op->kind == 1, backward, dtype, &ratio);
         if (status != ATTO_OK) tool_fail(op->name, status);
         return ratio;
     }

@@ -395,6 +395,63 @@ ATTO_API atto_status atto_adaptive_max_pool1d_create(atto_device *dev, int64_t o
 ATTO_API atto_status atto_adaptive_max_pool2d_create(atto_device *dev, int64_t out_h, int64_t out_w,
                                                      atto_module **m);
 
+/** Options of LSTMCell and GRUCell; zero is PyTorch's default. */
+typedef struct atto_rnn_cell_options {
+    bool no_bias;
+    atto_dtype dtype;     /**< of the parameters; 0 = f32 */
+    uint64_t reserved[4]; /**< must be 0 */
+} atto_rnn_cell_options;
+
+/** Options of LSTM and GRU; zero is PyTorch's default. */
+typedef struct atto_rnn_module_options {
+    int32_t layers; /**< 1 to 32; 0 = 1 */
+    bool no_bias;
+    bool batch_first; /**< sequences are [batch, steps, ...], not [steps, batch, ...] */
+    bool bidirectional;
+    float dropout;        /**< on every layer's output but the last one's, in training */
+    atto_dtype dtype;     /**< of the parameters; 0 = f32 */
+    uint64_t reserved[4]; /**< must be 0 */
+} atto_rnn_module_options;
+
+/**
+ * LSTMCell, GRUCell, LSTM and GRU: attocl/record.h, with parameters of their own. options may be
+ * NULL.
+ *
+ * Parameters, named and drawn as PyTorch's (uniform in +-1/sqrt(hidden)): weight_ih [G hidden, in],
+ * weight_hh [G hidden, hidden], bias_ih and bias_hh [G hidden], G = 4 of an LSTM, 3 of a GRU; of
+ * layers with _l0, _l1, ... behind the name, and _reverse behind that for the second direction.
+ *
+ * atto_apply starts with states of zeros and gives y: of a cell the new hidden state, of layers
+ * those of all steps. atto_rnn_apply has the states as well.
+ *
+ * Returns ATTO_E_NULL; ATTO_E_SHAPE: in is negative, hidden is not above 0; ATTO_E_ARGUMENT:
+ *         layers, dropout outside [0, 1], a reserved word not 0; ATTO_E_DTYPE, ATTO_E_MEMORY,
+ *         ATTO_E_BACKEND, ATTO_E_LOST
+ */
+ATTO_API atto_status atto_lstm_cell_create(atto_device *dev, int64_t in, int64_t hidden,
+                                           const atto_rnn_cell_options *options, atto_module **m);
+ATTO_API atto_status atto_gru_cell_create(atto_device *dev, int64_t in, int64_t hidden,
+                                          const atto_rnn_cell_options *options, atto_module **m);
+ATTO_API atto_status atto_lstm_create(atto_device *dev, int64_t in, int64_t hidden,
+                                      const atto_rnn_module_options *options, atto_module **m);
+ATTO_API atto_status atto_gru_create(atto_device *dev, int64_t in, int64_t hidden,
+                                     const atto_rnn_module_options *options, atto_module **m);
+
+/** States of a recurrent module: those before the first step, and where those behind the last one
+ * go. Of a cell [N, hidden] or [hidden], of layers [layers D, N, hidden] or [layers D, hidden],
+ * D = 2 if bidirectional, else 1. NULL = zeros, and not wanted; c and cy are an LSTM's. hy may be
+ * where h is, and cy where c is. */
+typedef struct atto_rnn_states {
+    const atto_var *h, *c;
+    atto_var *hy, *cy;
+    uint64_t reserved[4]; /**< must be 0 */
+} atto_rnn_states;
+
+/** One of these modules with its states, in a scope of its own. Errors go to the tape: those of
+ * atto_lstm and its like; ATTO_E_ARGUMENT: m is another module. */
+ATTO_API atto_var atto_rnn_apply(atto_tape *tape, atto_module *m, atto_var x,
+                                 const atto_rnn_states *states);
+
 /** Children one after another, named "0", "1", ... */
 ATTO_API atto_status atto_sequential_create(atto_device *dev, atto_module **m);
 
@@ -439,6 +496,11 @@ ATTO_API atto_status atto_sequential_adaptive_avg_pool2d(atto_module *m, int64_t
 ATTO_API atto_status atto_sequential_adaptive_max_pool1d(atto_module *m, int64_t out);
 ATTO_API atto_status atto_sequential_adaptive_max_pool2d(atto_module *m, int64_t out_h,
                                                          int64_t out_w);
+
+ATTO_API atto_status atto_sequential_lstm(atto_module *m, int64_t in, int64_t hidden,
+                                          const atto_rnn_module_options *options);
+ATTO_API atto_status atto_sequential_gru(atto_module *m, int64_t in, int64_t hidden,
+                                         const atto_rnn_module_options *options);
 
 /** Where initial values come from: the seed of the device's stream, 0 when it is opened. The same
  * seed gives the same bits on every device. */

@@ -20,6 +20,7 @@
 #include <attocl/nll_loss.h>
 #include <attocl/pool.h>
 #include <attocl/reduce.h>
+#include <attocl/rnn.h>
 #include <attocl/rope.h>
 #include <attocl/softmax.h>
 #include <attocl/tape.h>
@@ -287,6 +288,62 @@ typedef struct atto_rope_options {
  * ATTO_E_UNSUPPORTED if a table would need a gradient. */
 ATTO_API atto_var atto_rope(atto_tape *tape, atto_var x, atto_var cos_table, atto_var sin_table,
                             const atto_rope_options *options);
+
+/* ---- recurrent networks: docs/ops/rnn.md ----
+ *
+ * PyTorch's LSTM and GRU without proj_size and packed sequences. Inputs, states and parameters have
+ * one dtype, unless autocast is on. */
+
+/** Parameters of a cell, or of a layer in one direction. Gates lie one behind the other: G = 4 of
+ * an LSTM (input, forget, candidate, output), G = 3 of a GRU (reset, update, candidate). */
+typedef struct atto_rnn_weights {
+    atto_var w_ih;        /**< [G H, I] */
+    atto_var w_hh;        /**< [G H, H] */
+    const atto_var *b_ih; /**< [G H], f32 or like the weights; NULL = none */
+    const atto_var *b_hh; /**< the same */
+    uint64_t reserved[4]; /**< must be 0 */
+} atto_rnn_weights;
+
+/** One step of an LSTM: x [N, I] or [I] beside h and c [N, H] or [H] gives the new h, and the new
+ * c in *cy, which may be where c is. h, c: NULL = 0. attocl/rnn.h. */
+ATTO_API atto_var atto_lstm_cell(atto_tape *tape, atto_var x, const atto_var *h, const atto_var *c,
+                                 const atto_rnn_weights *weights, atto_var *cy);
+
+/** One step of a GRU, likewise. */
+ATTO_API atto_var atto_gru_cell(atto_tape *tape, atto_var x, const atto_var *h,
+                                const atto_rnn_weights *weights);
+
+/** Options of atto_lstm and atto_gru; zero, and NULL for the struct, is PyTorch's default. D is 2
+ * if bidirectional, else 1. */
+typedef struct atto_rnn_options {
+    int32_t layers;       /**< 1 to 32; 0 = 1 */
+    bool bidirectional;   /**< each layer runs backwards, too, with weights of its own */
+    bool batch_first;     /**< x is [N, L, I], and the result [N, L, D H]; states are not */
+    float dropout;        /**< on every layer's output but the last one's; 0 to 1 */
+    const atto_var *h;    /**< [layers D, N, H]; NULL = 0 */
+    const atto_var *c;    /**< the same, of an LSTM; NULL = 0 */
+    atto_var *hy;         /**< gets the states behind the last step, like h, and may be where h is;
+                               NULL = not wanted */
+    atto_var *cy;         /**< the same, of an LSTM */
+    uint64_t reserved[4]; /**< must be 0 */
+} atto_rnn_options;
+
+/**
+ * A recurrent network over sequences: x is [L, N, I], or without batches [L, I], the result the
+ * last layer's hidden states, [L, N, D H]. States lack N as well without batches.
+ *
+ * weights has layers * D entries, layer by layer, forward before backward. Layers behind the first
+ * have D H for I. Inputs of all steps are one product, and so are gradients of weights; a step has
+ * the product with the state and one launch. With nothing to compute gradients for, nothing is
+ * saved.
+ *
+ * The tape's error otherwise: ATTO_E_NULL, ATTO_E_SHAPE (also L = 0), ATTO_E_DTYPE, ATTO_E_ARGUMENT
+ * (layers, dropout, states of an LSTM given to a GRU, a reserved word not 0), ATTO_E_MEMORY.
+ */
+ATTO_API atto_var atto_lstm(atto_tape *tape, atto_var x, const atto_rnn_weights *weights,
+                            const atto_rnn_options *options);
+ATTO_API atto_var atto_gru(atto_tape *tape, atto_var x, const atto_rnn_weights *weights,
+                           const atto_rnn_options *options);
 
 /* ---- shapes: docs/ops/shape.md ----
  *

@@ -183,7 +183,9 @@
     X(matmul,  MATMUL,  MATRICES,  LOW,    DISTINCT, FIXED,             NONE) \
     X(attention, ATTENTION, INNER, LOW,    DISTINCT, DROPS_BY(dropout), NONE) \
     X(rope,    ROPE,    INNER,     FLOW,   IN_PLACE, FIXED,      DATA_ERRORS) \
-    X(conv,    CONV,    FILTERED,  LOW,    DISTINCT, FIXED,             NONE)
+    X(conv,    CONV,    FILTERED,  LOW,    DISTINCT, FIXED,             NONE) \
+    X(lstm_cell, LSTM_CELL, ROWS,  LOW,    IN_PLACE, FIXED,             NONE) \
+    X(gru_cell, GRU_CELL, ROWS,    LOW,    IN_PLACE, FIXED,             NONE)
 
 /* F(field, role), beside each args struct as ATTO_<OP>_FIELDS. Roles:
  *   IN          read by forward and again by backward      must be given to both
@@ -201,6 +203,7 @@
  *   given
  *                                                          to backward
  *   DIN         gradient of an output, read by backward    must be given to backward
+ *   DIN_OPT     the same                                   NULL = 0
  *   DOUT        gradient of an input, written by backward  NULL = not wanted; add_<field> adds to
  *                                                          it */
 #define ATTO_ACT_FIELDS(F)     F(x, IN)     F(y, OUT) F(dy, DIN) F(dx, DOUT)
@@ -253,6 +256,12 @@
 #define ATTO_CONV_FIELDS(F)                                                                    \
     F(x, IN_NEEDED) F(w, IN_NEEDED) F(b, IN_FWD_OPT) F(residual, IN_FWD_OPT) F(y, OUT)         \
     F(z, SAVED_OPT) F(dy, DIN) F(dx, DOUT) F(dw, DOUT) F(db, DOUT)
+#define ATTO_LSTM_CELL_FIELDS(F)                                                               \
+    F(x, IN_FWD) F(c, IN) F(y, OUT) F(cy, SAVED) F(gates, SAVED_FWD_OPT) F(dy, DIN_OPT)        \
+    F(dcy, DIN_OPT) F(dx, DOUT) F(dc, DOUT)
+#define ATTO_GRU_CELL_FIELDS(F)                                                                \
+    F(x, IN_FWD) F(u, IN_FWD) F(h, IN) F(y, OUT) F(gates, SAVED_FWD_OPT) F(dy, DIN)            \
+    F(dx, DOUT) F(du, DOUT) F(dh, DOUT)
 /* clang-format on */
 
 #endif

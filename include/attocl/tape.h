@@ -61,7 +61,7 @@ ATTO_API bool atto_tape_record(atto_tape *tape, bool on);
  * Mixed precision for what is recorded from now on, over the ends of steps, until it is called
  * again. Each recorded op brings its float inputs to a dtype of its class (docs/autocast.md):
  *
- *     LOW     f16 or bf16: linear, matmul, attention
+ *     LOW     f16 or bf16: linear, matmul, attention, LSTM and GRU
  *     F32     f32: softmax, layer and group norm, losses, sums and means, exp, log, pow, ...
  *     WIDEST  the widest of its inputs: arithmetic with two tensors, where, concat
  *     FLOW    what they are: activations, dropout, pooling, batch norm, embedding, rope, ...

@@ -97,12 +97,13 @@ static const atto__field *field_at(const atto__field *fields, int32_t count, siz
     return NULL;
 }
 
+/* role: ATTO_ROLE_DOUT, or ATTO_ROLE_DIN, which may be optional. */
 static const atto__field *gradient_field(const atto__field *fields, int32_t count, size_t offset,
                                          int32_t role)
 {
     const atto__field *of = field_at(fields, count, offset);
     for (int32_t f = 0; of && f < count; f++)
-        if (fields[f].role == role && is_gradient_of(&fields[f], of)) return &fields[f];
+        if ((fields[f].role & role) == role && is_gradient_of(&fields[f], of)) return &fields[f];
     return NULL;
 }
 
@@ -152,7 +153,8 @@ static atto_status assemble(assembly *a)
         *atto__field_of(&a->args, field_at(fields, count, offset)) =
             held_tensor(a->tape, node->results[i], node->held_results >> i & 1);
         const atto__field *dy = gradient_field(fields, count, offset, ATTO_ROLE_DIN);
-        if (dy) *atto__field_of(&a->args, dy) = &atto__values(a->tape)[node->results[i]].grad;
+        const atto_tensor *grad = &atto__values(a->tape)[node->results[i]].grad;
+        if (dy) *atto__field_of(&a->args, dy) = grad->dtype ? grad : NULL;
     }
     for (int32_t i = 0; i < node->input_count; i++) {
         const size_t offset = node->input_fields[i];
@@ -212,14 +214,15 @@ static atto_status check_versions(const atto_tape *tape, const atto_node *node)
     return ATTO_OK;
 }
 
-/* What the node held is no longer needed, nor is its output's gradient. */
+/* What the node held is no longer needed, nor are its results' gradients. */
 static void release(atto_tape *tape, atto_node *node)
 {
     for (int32_t i = 0; i < node->input_count; i++)
         if (node->held_inputs >> i & 1) atto__value_drop(&atto__values(tape)[node->inputs[i]]);
     for (int32_t i = 0; i < node->result_count; i++)
         if (node->held_results >> i & 1) atto__value_drop(&atto__values(tape)[node->results[i]]);
-    atto_tensor_free(&atto__values(tape)[node->results[0]].grad);
+    for (int32_t i = 0; i < node->result_count; i++)
+        atto_tensor_free(&atto__values(tape)[node->results[i]].grad);
     node->is_done = true;
 }
 
@@ -238,12 +241,20 @@ static atto_status run_node(atto_tape *tape, atto_node *node)
     return status;
 }
 
+/* One of its results counts. */
+static bool is_wanted(const atto_tape *tape, const atto_node *node)
+{
+    bool any = false;
+    for (int32_t i = 0; i < node->result_count; i++)
+        any = any || atto__values(tape)[node->results[i]].grad.dtype != 0;
+    return any && !node->is_done;
+}
+
 static atto_status run_back(atto_tape *tape)
 {
     for (size_t i = tape->nodes.count; i > 0; i--) {
         atto_node *node = &atto__nodes(tape)[i - 1];
-        const atto__value *output = &atto__values(tape)[node->results[0]];
-        if (node->is_done || output->grad.dtype == 0) continue;
+        if (!is_wanted(tape, node)) continue;
         ATTO_TRY(check_versions(tape, node));
         ATTO_TRY(run_node(tape, node));
         release(tape, node);

@@ -85,6 +85,18 @@ atto_status atto_sequential_glu(atto_module *m, int32_t dim, atto_activation act
     APPEND(m, glu, dim, act);
 }
 
+atto_status atto_sequential_lstm(atto_module *m, int64_t in, int64_t hidden,
+                                 const atto_rnn_module_options *options)
+{
+    APPEND(m, lstm, in, hidden, options);
+}
+
+atto_status atto_sequential_gru(atto_module *m, int64_t in, int64_t hidden,
+                                const atto_rnn_module_options *options)
+{
+    APPEND(m, gru, in, hidden, options);
+}
+
 atto_status atto_sequential_embedding(atto_module *m, int64_t count, int64_t dims,
                                       const atto_embedding_module_options *options)
 {

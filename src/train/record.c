@@ -197,6 +197,14 @@ static atto_status push_result(recording *r, int32_t i, atto_node *node)
     return ATTO_OK;
 }
 
+/* Gradients of the result lead to the node. */
+static void lead_back(const recording *r, int32_t slot)
+{
+    atto__value *value = &atto__values(r->tape)[slot];
+    value->node = (int32_t)r->tape->nodes.count - 1;
+    value->needs_grad = true;
+}
+
 static atto_status push_node(recording *r, atto_var *out)
 {
     atto_node *node;
@@ -216,14 +224,13 @@ static atto_status push_node(recording *r, atto_var *out)
         if (r->made[i].dtype != 0) ATTO_TRY(push_result(r, i, node));
     atto__node_hold(r->tape, node);
     for (int32_t i = 1; i < r->result_count; i++) {
+        if (r->results[i].has_grad) lead_back(r, r->vars[i].slot);
         if (r->vars[i].generation == 0 || r->results[i].also) continue;
         atto__value *saved = &atto__values(r->tape)[r->vars[i].slot];
         saved->is_named = false;
         atto__value_drop(saved);
     }
-    atto__value *output = &atto__values(r->tape)[node->results[0]];
-    output->node = (int32_t)r->tape->nodes.count - 1;
-    output->needs_grad = true;
+    lead_back(r, node->results[0]);
     *out = (atto_var){ node->results[0], r->tape->generation };
     return ATTO_OK;
 }

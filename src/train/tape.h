@@ -137,6 +137,7 @@ typedef struct atto__result {
     bool ordered; /* its dimensions follow each other in memory as those of input `leader` do */
     int32_t leader;
     atto_var *also; /* of the results behind the first: gets it, for the caller */
+    bool has_grad;  /* of those: the op takes a gradient of it, as of the first */
 } atto__result;
 
 /* Runs the op forward and records it. Tensor fields of args are filled in here; results[0] is what

@@ -69,6 +69,16 @@ Lines:
                               parameters after BLOCK_STEPS steps of METHOD, sgd or adamw, on the squares of
                               y - target
 
+rnn.txt: torch.nn.LSTMCell, GRUCell, LSTM and GRU of small sizes with combinations of their options. Lines:
+
+    torch VERSION
+    case LSTM CELL BATCHED FIRST BIAS TWO_WAYS LAYERS STATES GIVEN L N I H PARAMETERS
+    NAME COUNT ...            of each parameter, then x, with STATES h and c, of GIVEN's bits 1, 2 and 4 the
+                              gradients dy, dhy and dcy, then y, hy and cy, and as grad the gradients of x, h,
+                              c and of the parameters in their order
+
+A GRU has no c; of cells y is hy.
+
 softmax.txt: softmax, log_softmax and softmin over each dimension of small tensors. Lines:
 
     torch VERSION
@@ -777,6 +787,79 @@ def write_multihead(out):
     for case in MULTIHEADS:
         lines += multihead_case(rng, case)
     return write_lines(out, "multihead_attention.txt", lines)
+
+
+# lstm, cell, batched, batch_first, bias, bidirectional, layers, states, given, L, N, I, H.
+RNNS = [(lstm, 1, batched, 0, bias, 0, 1, states, given, 1, n, i, h)
+        for lstm in (1, 0)
+        for batched, bias, states, given, n, i, h in
+        ((1, 1, 1, 5, 2, 3, 4), (1, 1, 1, 4, 3, 2, 5), (1, 0, 1, 1, 2, 4, 3), (1, 1, 0, 7, 3, 1, 2), (0, 1, 1, 5, 1, 3, 4),
+         (0, 0, 0, 1, 1, 5, 3), (1, 1, 1, 6, 1, 7, 1))] + [
+    (lstm, 0, batched, first, bias, two, layers, states, given, length, n, i, h)
+    for lstm in (1, 0)
+    for batched, first, bias, two, layers, states, given, length, n, i, h in
+    ((1, 0, 1, 0, 1, 1, 7, 3, 2, 3, 4), (1, 1, 1, 0, 1, 1, 7, 3, 2, 3, 4), (1, 0, 1, 0, 1, 0, 1, 4, 2, 2, 3),
+     (1, 1, 0, 0, 1, 1, 6, 2, 3, 3, 3), (1, 0, 1, 1, 1, 1, 7, 3, 2, 3, 2), (1, 1, 1, 1, 1, 0, 1, 3, 2, 3, 3),
+     (1, 0, 1, 0, 2, 1, 7, 3, 2, 3, 3), (1, 1, 0, 0, 3, 0, 3, 2, 2, 2, 3), (1, 0, 1, 1, 2, 1, 7, 3, 2, 2, 3),
+     (1, 1, 1, 1, 2, 1, 7, 4, 2, 3, 2), (1, 1, 0, 1, 2, 0, 4, 2, 3, 3, 2), (0, 0, 1, 0, 1, 1, 7, 3, 1, 3, 4),
+     (0, 1, 1, 1, 2, 1, 7, 3, 1, 2, 3), (0, 0, 0, 0, 2, 0, 1, 4, 1, 3, 3), (1, 0, 1, 0, 1, 1, 7, 1, 2, 3, 4),
+     (1, 1, 1, 1, 1, 1, 2, 1, 3, 2, 1), (1, 0, 1, 1, 5, 1, 7, 2, 1, 1, 2), (1, 0, 0, 1, 1, 1, 7, 5, 1, 5, 1))]
+
+
+def rnn_parts(module, case, inputs):
+    """y, hy and of an LSTM cy."""
+    lstm, cell = case[:2]
+    x, states = inputs[0], tuple(inputs[1:])
+    given = None if not states else states if lstm else states[0]
+    if cell:
+        out = module(x, given)
+        return [out[0], *out] if lstm else [out, out]
+    y, out = module(x, given)
+    return [y, *out] if lstm else [y, out]
+
+
+def rnn_case(rng, case):
+    """The lines of one case."""
+    lstm, cell, batched, first, bias, two, layers, states, given, length, n, i, h = case
+    given = given & 3 + 4 * lstm or 2
+    if cell:
+        module = (torch.nn.LSTMCell if lstm else torch.nn.GRUCell)(i, h, bool(bias), dtype=torch.float64)
+    else:
+        module = (torch.nn.LSTM if lstm else torch.nn.GRU)(i, h, layers, bool(bias), bool(first), 0.0, bool(two),
+                                                           dtype=torch.float64)
+    parameters = dict(module.named_parameters())
+    with torch.no_grad():
+        for parameter in parameters.values():
+            parameter.copy_(ce_numbers(rng, parameter.shape, -1, 1))
+    batch = (n,) if batched else ()
+    steps = () if cell else (length,)
+    x_shape = (*batch, *steps, i) if first else (*steps, *batch, i)
+    state_shape = (*(() if cell else (layers * (1 + two),)), *batch, h)
+    inputs = [ce_numbers(rng, x_shape, -2, 2)] + [ce_numbers(rng, state_shape, -1, 1) for _ in range(states * (1 + lstm))]
+    for t in inputs:
+        t.requires_grad_(True)
+    results = rnn_parts(module, case, inputs)
+    grads = [ce_numbers(rng, t.shape, -1, 1) if given >> k & 1 else None for k, t in enumerate(results)]
+    total = sum((t * g).sum() for t, g in zip(results, grads) if g is not None)
+    wanted = torch.autograd.grad(total, inputs + list(parameters.values()), allow_unused=True)
+    wanted = [torch.zeros_like(t) if g is None else g for g, t in zip(wanted, inputs + list(parameters.values()))]
+    parts = list(parameters.items()) + list(zip(("x", "h", "c"), inputs))
+    parts += [(name, g) for name, g in zip(("dy", "dhy", "dcy"), grads) if g is not None]
+    parts += list(zip(("y", "hy", "cy"), results)) + [("grad", g) for g in wanted]
+    numbers = (*case[:8], given, *case[9:], len(parameters))
+    return ["case " + " ".join(str(k) for k in numbers)] + \
+        [" ".join([name] + [str(t.numel())] + [repr(float(v)) for v in t.detach().reshape(-1).tolist()])
+         for name, t in parts]
+
+
+def write_rnn(out):
+    """Writes rnn.txt; returns its path."""
+    rng = random.Random(1997)
+    lines = ["# Recurrent cells and layers in float64, made by tests/golden/make_golden.py.",
+             f"torch {torch.__version__}"]
+    for case in RNNS:
+        lines += rnn_case(rng, case)
+    return write_lines(out, "rnn.txt", lines)
 
 
 # batched, batch_first, norm_first, bias, gelu, eps, masks as of MULTIHEADS (key_padding_mask, src_mask), causal,
@@ -1514,7 +1597,7 @@ def main():
     for write in (write_act, write_linear, write_cross_entropy, write_optim, write_elementwise,
                   write_reduce, write_softmax, write_glu, write_loss, write_layer_norm, write_batch_norm,
                   write_group_norm, write_pool, write_index, write_matmul, write_attention,
-                  write_multihead, write_transformer_block, write_rope, write_conv):
+                  write_multihead, write_transformer_block, write_rope, write_conv, write_rnn):
         path = write(arguments.out)
         print(f"{path}: {os.path.getsize(path)} bytes")
 
