@@ -131,7 +131,8 @@ typedef struct bench_row {
     X(nll_loss)         \
     X(layer_norm)       \
     X(batch_norm)       \
-    X(group_norm) X(conv) X(pool) X(index_select) X(gather) X(matmul) X(attention) X(module) X(rope) X(rnn)
+    X(group_norm)       \
+    X(conv) X(pool) X(index_select) X(gather) X(matmul) X(attention) X(module) X(rope) X(rnn)
 
 #define X(name)                                   \
     extern const bench_row bench_##name##_rows[]; \

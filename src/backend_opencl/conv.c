@@ -124,11 +124,12 @@ typedef struct walk {
     bool to_big;
     bool fused; /* forward: bias, z, activation, residual */
     bool add;
-    int64_t inputs, outputs; /* channels of a group */
-    atto__gemm_cut cut;      /* without a tile where few */
-    bool few;                /* outputs: atto_conv_few */
-    bool chunked;            /* rows: steps of k have one tap */
-    int64_t vector;          /* elements of k for one tap entry */
+    int64_t groups, inputs, outputs; /* channels of a group; deep along channels: one group */
+    atto__gemm_cut cut;              /* without a tile where few */
+    bool few;                        /* outputs: atto_conv_few */
+    bool deep;                       /* a group for each channel: atto_conv_depthwise */
+    bool chunked;                    /* rows: steps of k have one tap */
+    int64_t vector;                  /* elements of k for one tap entry */
     int64_t k, padded;
 } walk;
 
@@ -160,7 +161,7 @@ static void arg_out(atto__args *args, const walk *k)
     if (bias) flags |= ATTO_CONV_BIAS | (bias->dtype == ATTO_F32 ? ATTO_CONV_BIAS_F32 : 0);
     arg_result(args, k, k->fused ? a->z : NULL, ATTO_CONV_Z, &flags, &quads);
     arg_result(args, k, k->fused ? a->residual : NULL, ATTO_CONV_RESIDUAL, &flags, &quads);
-    if (quads && !(k->few && !k->v->channels)) flags |= ATTO_CONV_QUADS;
+    if (quads && (k->v->channels || !(k->few || k->deep))) flags |= ATTO_CONV_QUADS;
     const atto_activation act = k->fused ? a->act : atto_identity();
     atto__arg_uint(args, flags);
     atto__arg_float(args, act.a);
@@ -203,9 +204,10 @@ static atto_status pack(const walk *k, const atto_tensor *packed, const atto_ten
     atto__arg_uint(&args, (uint32_t)k->outputs);
     atto__arg_uint(&args, (uint32_t)(packed ? k->padded : 1));
     atto__arg_uint(&args, (uint32_t)k->k);
-    atto__arg_uint(&args, (uint32_t)v->c.groups);
+    atto__arg_uint(&args, (uint32_t)k->groups);
     atto__arg_uint(&args, (uint32_t)k->vector);
-    atto__arg_uint(&args, (packed ? ATTO_CONV_FILTER : 0) | (k->to_big ? ATTO_CONV_TO_BIG : 0));
+    atto__arg_uint(&args, (packed ? ATTO_CONV_FILTER : 0) |
+                              (k->to_big && !k->deep ? ATTO_CONV_TO_BIG : 0));
     const atto__conv_knobs knobs = { .kernel = "atto_conv_pack",
                                      .a = filter->dtype,
                                      .b = ATTO_F32,
@@ -214,7 +216,7 @@ static atto_status pack(const walk *k, const atto_tensor *packed, const atto_ten
                                      .chunked = k->chunked,
                                      .wide = v->wide };
     const int64_t entries = k->k / k->vector;
-    const int64_t elements = packed ? v->c.groups * k->k * k->padded : 0;
+    const int64_t elements = packed ? k->groups * k->k * k->padded : 0;
     return launch(v, &knobs, &args, groups_for(v, entries > elements ? entries : elements));
 }
 
@@ -256,12 +258,14 @@ static atto_status multiply(const walk *k, const atto_tensor *packed, const atto
     const conv *v = k->v;
     const atto_dtype filter = packed->dtype, window = k->in->dtype;
     const atto__conv_knobs knobs = {
-        .kernel = k->few ? "atto_conv_few" : "atto_conv_tile",
+        .kernel = k->deep  ? "atto_conv_depthwise"
+                  : k->few ? "atto_conv_few"
+                           : "atto_conv_tile",
         .tile = k->cut.tile,
         .a = v->channels ? window : filter,
         .b = v->channels ? filter : window,
         .c = k->out->dtype,
-        .a_vectors = v->channels && has_vectors(k->in, k->inputs),
+        .a_vectors = v->channels && has_vectors(k->in, k->deep ? k->outputs : k->inputs),
         .channels = v->channels,
         .chunked = k->chunked,
         .wide = v->wide,
@@ -279,17 +283,39 @@ static atto_status multiply(const walk *k, const atto_tensor *packed, const atto
     atto__arg_index(&args, v->wide, k->cut.tiles);
     arg_spots(&args, v, &k->h, &k->w, k->in);
     arg_out(&args, k);
-    return launch(v, &knobs, &args, k->cut.tiles * v->c.groups);
+    return launch(v, &knobs, &args, k->cut.tiles * k->groups);
 }
 
 /* Outputs that a work-item sums up, and steps of k at once, ATTO_TILE_K's default. */
 #define FEW_OUTPUTS 4
 #define FEW_STEP    8
 
+#define DEEP_SPOTS 4 /* of a work-item, ATTO_DEEP_SPOTS */
+
+/* Depthwise: along channels a work-item has a vector of them. */
+static void plan_deep(walk *k, int64_t spots)
+{
+    const conv *v = k->v;
+    const int64_t vector = atto__vector_elements(k->in->dtype);
+    k->cut = (atto__gemm_cut){ .tiles = groups_for(v, atto__divide_up(spots, DEEP_SPOTS)) };
+    if (!v->channels) return;
+    k->groups = 1;
+    k->outputs = v->c.groups;
+    k->padded = round_up(k->outputs, 8);
+    const int64_t blocks = atto__divide_up(k->w.count, DEEP_SPOTS);
+    k->cut.tiles =
+        groups_for(v, v->c.batch * k->h.count * blocks * atto__divide_up(k->outputs, vector));
+}
+
 static atto_status plan_outputs(walk *k, int64_t spots)
 {
     const conv *v = k->v;
-    k->few = k->outputs <= FEW_OUTPUTS;
+    k->deep = v->c.groups > 1 && k->inputs == 1 && k->outputs == 1;
+    k->few = !k->deep && k->outputs <= FEW_OUTPUTS;
+    if (k->deep) {
+        plan_deep(k, spots);
+        return ATTO_OK;
+    }
     if (k->few) {
         k->cut = (atto__gemm_cut){ .tiles = groups_for(v, spots) };
         return ATTO_OK;
@@ -303,9 +329,11 @@ static atto_status plan_outputs(walk *k, int64_t spots)
 
 static void plan_taps(walk *k)
 {
-    const int64_t step = k->few ? FEW_STEP : k->cut.tile->k, rounded = round_up(k->inputs, step);
+    const int64_t step = k->cut.tile ? k->cut.tile->k : FEW_STEP;
+    const int64_t rounded = round_up(k->inputs, step);
     k->chunked = !k->v->channels && (rounded - k->inputs) * CHUNK_WASTE <= k->inputs;
-    k->vector = k->v->channels ? atto__vector_elements(k->in->dtype) : k->chunked ? step : 1;
+    k->vector = k->chunked ? step : 1;
+    if (k->v->channels && !k->deep) k->vector = atto__vector_elements(k->in->dtype);
     k->k = length_of(k);
 }
 
@@ -313,6 +341,7 @@ static atto_status run_walk(walk *k)
 {
     const conv *v = k->v;
     const int32_t scratch = v->dev->scratch_count;
+    k->groups = v->c.groups;
     k->inputs = k->to_big ? v->c.small_channels : v->c.big_channels;
     k->outputs = k->to_big ? v->c.big_channels : v->c.small_channels;
     k->padded = round_up(k->outputs, atto__vector_elements(v->a->w->dtype));
@@ -323,7 +352,7 @@ static atto_status run_walk(walk *k)
     if (k->k == 0 && k->add) return ATTO_OK;
     atto_buffer headers[2];
     atto_tensor packed, taps;
-    int64_t room = v->c.groups * k->k * k->padded;
+    int64_t room = k->groups * k->k * k->padded;
     if (room == 0) room = 1;
     ATTO_TRY(atto__scratch_tensor(v->dev, v->a->w->dtype, 1, &room, &headers[0], &packed));
     ATTO_TRY(scratch_taps(v, k->k / k->vector, &headers[1], &taps));
@@ -464,7 +493,11 @@ static atto_status multiply_filter(const walk *k, const atto_tensor *small, cons
 
 static atto_status run_filter(const conv *v, const atto_tensor *big, const atto_tensor *small)
 {
-    walk k = { .v = v, .in = big, .inputs = v->c.big_channels, .outputs = v->c.small_channels };
+    walk k = { .v = v,
+               .in = big,
+               .groups = v->c.groups,
+               .inputs = v->c.big_channels,
+               .outputs = v->c.small_channels };
     k.h = atto__conv_walk_small(&v->c.h);
     k.w = atto__conv_walk_small(&v->c.w);
     k.vector = v->channels ? atto__vector_elements(big->dtype) : 1;

@@ -6,6 +6,7 @@
  *   atto_conv_tile    out = epilogue(filter x windows), a tile for each work-group; a walk of
  *                     convolution.h: forward, dx, and both of transposed convolutions
  *   atto_conv_few     the same for at most four outputs of a group, a spot for each work-item
+ *   atto_conv_depthwise  the same where each channel is a group of its own
  *   atto_conv_filter  sums of dw: small image x windows over all spots, cut into slices
  *   atto_conv_finish  dw = sums of slices, in their order
  *   atto_conv_dz      dz = act'(z) dy, dense, in f32
@@ -389,6 +390,117 @@ ATTO_KERNEL void atto_conv_few(__global const ATTO_WINDOW_T *x, const ulong x_at
     const atto_place place = atto_place_of(&out, spot);
     atto_conv_store_channels(&out, &place, 0, sum);
 }
+#endif
+
+/* ---- depthwise ---- */
+
+#if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_conv_depthwise)
+
+#define ATTO_DEEP_SPOTS 4 /* of a work-item */
+
+#if ATTO_CHANNELS
+
+/* A work-item has a vector of channels of neighbouring spots of a row. filter is [k][padded]: a
+ * channel's weight of a tap; outputs is all channels. */
+ATTO_UNROLLED void atto_deep_tap(__global const ATTO_WINDOW_T *x, const atto_spots *s,
+                                 const atto_origin *at, int4 tap, const float *w, uint count,
+                                 float (*sum)[ATTO_A_VEC])
+{
+    const int y = at->y + (tap.z >> 16), x0 = at->x + (short)(tap.z & 0xffff);
+    if ((uint)y >= s->image_height) return;
+#pragma unroll
+    for (uint i = 0; i < ATTO_DEEP_SPOTS; i++) {
+        const bool there = (uint)(x0 + (int)i * s->step.y) < s->image_width;
+        float v[ATTO_A_VEC];
+        const atto_index place = atto_tap_place(at, tap) + i * (uint)s->step.y * s->stride.w;
+        ATTO_A_UNPACK(atto_a_vector(x, there ? place : 0, there ? count : 0), v);
+#pragma unroll
+        for (uint e = 0; e < ATTO_A_VEC; e++) sum[i][e] = fma(w[e], v[e], sum[i][e]);
+    }
+}
+
+ATTO_KERNEL void atto_conv_depthwise(__global const ATTO_WINDOW_T *x, const ulong x_at,
+                                     const atto_index4 x_stride, __global const ATTO_B_T *filter,
+                                     __global const int4 *taps, const atto_index padded,
+                                     const atto_index filter_group, const atto_index x_group,
+                                     const atto_index k, const atto_index tiles,
+                                     ATTO_SPOT_PARAMETERS, ATTO_CONV_OUT_PARAMETERS)
+{
+    const atto_index across = (outputs + ATTO_A_VEC - 1) / ATTO_A_VEC;
+    const atto_index blocks = (spot_width + ATTO_DEEP_SPOTS - 1) / ATTO_DEEP_SPOTS;
+    const atto_index t = (atto_index)get_global_id(0), block = t / across;
+    const atto_index channel = (t - block * across) * ATTO_A_VEC;
+    const atto_index row = block / blocks, first = (block - row * blocks) * ATTO_DEEP_SPOTS;
+    const atto_spots spots = ATTO_SPOTS_OF(x_stride);
+    const atto_origin at = atto_origin_of(&spots, row * spot_width + first);
+    if (row * spot_width >= spot_count) return;
+    const uint count = (uint)min(outputs - channel, (atto_index)ATTO_A_VEC);
+    float sum[ATTO_DEEP_SPOTS][ATTO_A_VEC];
+#pragma unroll
+    for (uint i = 0; i < ATTO_DEEP_SPOTS; i++) {
+#pragma unroll
+        for (uint e = 0; e < ATTO_A_VEC; e++) sum[i][e] = 0.0f;
+    }
+    x += x_at + channel;
+    for (atto_index j = 0; j < k; j++) {
+        float w[ATTO_A_VEC];
+#pragma unroll
+        for (uint e = 0; e < ATTO_A_VEC; e += 4)
+            ATTO_PASTE(atto_get_quad_, ATTO_B)(filter, j * padded + channel + e, w + e);
+        atto_deep_tap(x, &spots, &at, taps[j], w, count, sum);
+    }
+    const atto_conv_out out = ATTO_CONV_OUT_OF(0);
+#pragma unroll
+    for (uint i = 0; i < ATTO_DEEP_SPOTS; i++) {
+        atto_place place = atto_place_of(&out, row * spot_width + first + i);
+        place.there = first + i < spot_width;
+#pragma unroll
+        for (uint e = 0; e < ATTO_A_VEC; e += 4)
+            atto_conv_store_channels(&out, &place, channel + e, sum[i] + e);
+    }
+}
+
+#else
+
+/* A work-item has spots of one channel a work-group apart; arguments as atto_conv_few's. */
+ATTO_KERNEL void atto_conv_depthwise(__global const ATTO_WINDOW_T *x, const ulong x_at,
+                                     const atto_index4 x_stride, __global const ATTO_A_T *filter,
+                                     __global const int4 *taps, const atto_index padded,
+                                     const atto_index filter_group, const atto_index x_group,
+                                     const atto_index k, const atto_index tiles,
+                                     ATTO_SPOT_PARAMETERS, ATTO_CONV_OUT_PARAMETERS)
+{
+    const atto_index group = (atto_index)get_group_id(0) / tiles;
+    const atto_index first =
+        (atto_index)get_group_id(0) % tiles * (ATTO_WG * ATTO_DEEP_SPOTS) + get_local_id(0);
+    const atto_spots spots = ATTO_SPOTS_OF(x_stride);
+    atto_origin at[ATTO_DEEP_SPOTS];
+    float sum[ATTO_DEEP_SPOTS];
+#pragma unroll
+    for (uint i = 0; i < ATTO_DEEP_SPOTS; i++) {
+        at[i] = atto_origin_of(&spots, first + i * ATTO_WG);
+        sum[i] = 0.0f;
+    }
+    x += x_at + group * x_group;
+    filter += group * filter_group;
+    for (atto_index j = 0; j < k; j++) {
+        const int4 tap = taps[j];
+        const float w = ATTO_PASTE(atto_widen_, ATTO_A)(filter[j * padded]);
+#pragma unroll
+        for (uint i = 0; i < ATTO_DEEP_SPOTS; i++)
+            if (atto_inside(&spots, &at[i], tap))
+                sum[i] =
+                    fma(w, ATTO_PASTE(atto_widen_, ATTO_B)(x[atto_tap_place(&at[i], tap)]), sum[i]);
+    }
+    const atto_conv_out out = ATTO_CONV_OUT_OF(group);
+#pragma unroll
+    for (uint i = 0; i < ATTO_DEEP_SPOTS; i++) {
+        float v[4] = { sum[i], 0.0f, 0.0f, 0.0f };
+        const atto_place place = atto_place_of(&out, first + i * ATTO_WG);
+        atto_conv_store_channels(&out, &place, 0, v);
+    }
+}
+#endif
 #endif
 
 /* ---- dw ---- */
