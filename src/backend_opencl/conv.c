@@ -491,7 +491,8 @@ static atto_status multiply_filter(const walk *k, const atto_tensor *small, cons
     return launch(v, &knobs, &args, cut->tiles * cut->slices * v->c.groups);
 }
 
-static atto_status run_filter(const conv *v, const atto_tensor *big, const atto_tensor *small)
+static atto_status run_filter_as_it_lies(const conv *v, const atto_tensor *big,
+                                         const atto_tensor *small)
 {
     walk k = { .v = v,
                .in = big,
@@ -515,6 +516,40 @@ static atto_status run_filter(const conv *v, const atto_tensor *big, const atto_
     ATTO_TRY(pack(&k, NULL, &taps));
     ATTO_TRY(multiply_filter(&k, small, &taps, &cut, columns, &sums));
     return finish_filter(&k, &sums, columns, cut.slices);
+}
+
+/* Of small planes in rows, neighbours along channels are what vectors can be loaded of: copies cost
+ * less than they save. On an H200 512 to 512 channels, 3 x 3 of 7 x 7, 64 images: 0.71 and 0.42 ms. */
+#define SMALL_PLANE 1024
+
+static atto_status copy_to_channels(const conv *v, const atto_tensor *t, atto_buffer *header,
+                                    atto_tensor *out)
+{
+    ATTO_TRY(atto__scratch_tensor(v->dev, t->dtype, 4, t->shape, header, out));
+    out->stride[0] = t->shape[1] * t->shape[2] * t->shape[3];
+    out->stride[1] = 1;
+    out->stride[2] = t->shape[1] * t->shape[3];
+    out->stride[3] = t->shape[1];
+    atto_tensor to = *out, from = *t;
+    atto_tensor *const walked[] = { &to, &from };
+    atto__layout layout;
+    ATTO_REQUIRE(atto__layout_merge(walked, 2, false, v->wide, &layout), ATTO_E_STRIDE,
+                 "conv: an image cannot be walked");
+    return v->dev->vt->copy(v->dev, &to, &from, &layout);
+}
+
+static atto_status run_filter(const conv *v, const atto_tensor *big, const atto_tensor *small)
+{
+    const bool copies = !v->channels && v->c.h.kernel * v->c.w.kernel > 1 && v->c.groups == 1 &&
+                        v->c.h.big * v->c.w.big <= SMALL_PLANE && v->c.batch > 0;
+    if (!copies) return run_filter_as_it_lies(v, big, small);
+    atto_buffer headers[2];
+    atto_tensor images[2];
+    conv turned = *v;
+    turned.channels = true;
+    ATTO_TRY(copy_to_channels(v, big, &headers[0], &images[0]));
+    ATTO_TRY(copy_to_channels(v, small, &headers[1], &images[1]));
+    return run_filter_as_it_lies(&turned, &images[0], &images[1]);
 }
 
 /* ---- db and dz ---- */
