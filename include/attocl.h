@@ -24,6 +24,7 @@
 #include <attocl/loss.h>
 #include <attocl/matmul.h>
 #include <attocl/nll_loss.h>
+#include <attocl/pad.h>
 #include <attocl/pool.h>
 #include <attocl/reduce.h>
 #include <attocl/rope.h>

@@ -8,6 +8,7 @@
 #include "atto_test.h"
 #include "oracle_loss.h"
 #include "oracle_norm.h"
+#include "oracle_pad.h"
 #include "oracle_rope.h"
 
 static void oracle_has_a_row_for_every_activation(void **state)
@@ -863,9 +864,40 @@ static void oracle_rope_gradients_match_differences(void **state)
     }
 }
 
+/* ---- pad: a sum of elements, so that differences have roundings only ---- */
+
+enum { PA_X = 2 * 3 * 4, PA_Y = 2 * 7 * 7 };
+
+static void oracle_pad_gradients_match_differences(void **state)
+{
+    (void)state;
+    double x[PA_X], y[PA_Y], dy[PA_Y], dx[PA_X], terms[PA_X];
+    test_uniform(9100, -2.0, 2.0, ATTO_F32, x, PA_X);
+    test_uniform(9101, -2.0, 2.0, ATTO_F32, dy, PA_Y);
+    for (int mode = 0; mode < ATTO_PAD_COUNT; mode++) {
+        const oracle_pad q = { .x = atto_shape3(2, 3, 4),
+                               .before = { 0, 2, 1 },
+                               .after = { 0, 2, 2 },
+                               .mode = (atto_pad_kind)mode };
+        oracle_pad_backward(&q, dy, dx, terms);
+        for (int i = 0; i < PA_X; i++) {
+            const double at = x[i];
+            x[i] = at + 1.0;
+            oracle_pad_forward(&q, x, y);
+            const double up = dot(y, dy, PA_Y);
+            x[i] = at;
+            oracle_pad_forward(&q, x, y);
+            const double slope = up - dot(y, dy, PA_Y);
+            if (fabs(slope - dx[i]) > 1e-12)
+                fail_msg("pad: gradient %.17g, difference %.17g", dx[i], slope);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(oracle_pad_gradients_match_differences),
         cmocka_unit_test(oracle_rope_gradients_match_differences),
         cmocka_unit_test(oracle_softmax_gradients_match_differences),
         cmocka_unit_test(oracle_glu_gradients_match_differences),

@@ -88,6 +88,7 @@ static const struct {
     /* Elements are moved; gradients are sums of dy, which the caller counts. */
     { "index_select", 0, 0 },
     { "gather", 0, 0 },
+    { "pad", 0, 0 },  /* likewise */
     { "rope", 2, 2 }, /* a product of each term, their sum */
 };
 

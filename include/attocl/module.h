@@ -395,6 +395,35 @@ ATTO_API atto_status atto_adaptive_max_pool1d_create(atto_device *dev, int64_t o
 ATTO_API atto_status atto_adaptive_max_pool2d_create(atto_device *dev, int64_t out_h, int64_t out_w,
                                                      atto_module **m);
 
+/**
+ * Padding, as PyTorch's modules: elements around the last dimension, or the last two. Of x's dimensions
+ * reflection, replication and circular take one or two more; constant any more. Amounts and modes:
+ * attocl/pad.h.
+ *
+ * Returns ATTO_E_NULL; ATTO_E_ARGUMENT: an amount below 0 where there is no constant; ATTO_E_MEMORY
+ */
+ATTO_API atto_status atto_zero_pad1d_create(atto_device *dev, int64_t left, int64_t right,
+                                            atto_module **m);
+ATTO_API atto_status atto_zero_pad2d_create(atto_device *dev, int64_t left, int64_t right,
+                                            int64_t top, int64_t bottom, atto_module **m);
+ATTO_API atto_status atto_constant_pad1d_create(atto_device *dev, int64_t left, int64_t right,
+                                                double value, atto_module **m);
+ATTO_API atto_status atto_constant_pad2d_create(atto_device *dev, int64_t left, int64_t right,
+                                                int64_t top, int64_t bottom, double value,
+                                                atto_module **m);
+ATTO_API atto_status atto_reflection_pad1d_create(atto_device *dev, int64_t left, int64_t right,
+                                                  atto_module **m);
+ATTO_API atto_status atto_reflection_pad2d_create(atto_device *dev, int64_t left, int64_t right,
+                                                  int64_t top, int64_t bottom, atto_module **m);
+ATTO_API atto_status atto_replication_pad1d_create(atto_device *dev, int64_t left, int64_t right,
+                                                   atto_module **m);
+ATTO_API atto_status atto_replication_pad2d_create(atto_device *dev, int64_t left, int64_t right,
+                                                   int64_t top, int64_t bottom, atto_module **m);
+ATTO_API atto_status atto_circular_pad1d_create(atto_device *dev, int64_t left, int64_t right,
+                                                atto_module **m);
+ATTO_API atto_status atto_circular_pad2d_create(atto_device *dev, int64_t left, int64_t right,
+                                                int64_t top, int64_t bottom, atto_module **m);
+
 /** Children one after another, named "0", "1", ... */
 ATTO_API atto_status atto_sequential_create(atto_device *dev, atto_module **m);
 
@@ -439,6 +468,23 @@ ATTO_API atto_status atto_sequential_adaptive_avg_pool2d(atto_module *m, int64_t
 ATTO_API atto_status atto_sequential_adaptive_max_pool1d(atto_module *m, int64_t out);
 ATTO_API atto_status atto_sequential_adaptive_max_pool2d(atto_module *m, int64_t out_h,
                                                          int64_t out_w);
+
+ATTO_API atto_status atto_sequential_zero_pad1d(atto_module *m, int64_t left, int64_t right);
+ATTO_API atto_status atto_sequential_zero_pad2d(atto_module *m, int64_t left, int64_t right,
+                                                int64_t top, int64_t bottom);
+ATTO_API atto_status atto_sequential_constant_pad1d(atto_module *m, int64_t left, int64_t right,
+                                                    double value);
+ATTO_API atto_status atto_sequential_constant_pad2d(atto_module *m, int64_t left, int64_t right,
+                                                    int64_t top, int64_t bottom, double value);
+ATTO_API atto_status atto_sequential_reflection_pad1d(atto_module *m, int64_t left, int64_t right);
+ATTO_API atto_status atto_sequential_reflection_pad2d(atto_module *m, int64_t left, int64_t right,
+                                                      int64_t top, int64_t bottom);
+ATTO_API atto_status atto_sequential_replication_pad1d(atto_module *m, int64_t left, int64_t right);
+ATTO_API atto_status atto_sequential_replication_pad2d(atto_module *m, int64_t left, int64_t right,
+                                                       int64_t top, int64_t bottom);
+ATTO_API atto_status atto_sequential_circular_pad1d(atto_module *m, int64_t left, int64_t right);
+ATTO_API atto_status atto_sequential_circular_pad2d(atto_module *m, int64_t left, int64_t right,
+                                                    int64_t top, int64_t bottom);
 
 /** Where initial values come from: the seed of the device's stream, 0 when it is opened. The same
  * seed gives the same bits on every device. */

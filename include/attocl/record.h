@@ -18,6 +18,7 @@
 #include <attocl/loss.h>
 #include <attocl/matmul.h>
 #include <attocl/nll_loss.h>
+#include <attocl/pad.h>
 #include <attocl/pool.h>
 #include <attocl/reduce.h>
 #include <attocl/rope.h>
@@ -324,9 +325,13 @@ ATTO_API atto_var atto_expand(atto_tape *tape, atto_var x, atto_shape shape);
 ATTO_API atto_var atto_concat(atto_tape *tape, const atto_var *inputs, int32_t count, int32_t dim);
 ATTO_API atto_var atto_stack(atto_tape *tape, const atto_var *inputs, int32_t count, int32_t dim);
 
-/** A new tensor with before[d] and after[d] elements of that value around x in every dimension d. */
+/** attocl/pad.h: a new tensor with before[d] and after[d] elements around x in every dimension d, of that
+ * value, where an amount below 0 cuts elements off, or taken from x as the mode says. It lies in memory
+ * as x does, contiguous or channels_last. */
 ATTO_API atto_var atto_pad(atto_tape *tape, atto_var x, const int64_t *before, const int64_t *after,
                            double value);
+ATTO_API atto_var atto_pad_mode(atto_tape *tape, atto_var x, atto_pad_kind mode,
+                                const int64_t *before, const int64_t *after);
 
 /** A new tensor like x, f32, f16 or bf16, with zeros where a column of the last two dimensions is more
  * than diagonal behind its row: torch.tril. The gradient is zero there, too. */

@@ -127,6 +127,13 @@
     X(KL_DIV,          kl_div,          UNUSED)       \
     X(KL_DIV_LOG,      kl_div_log,      UNUSED)
 
+/* X(NAME, name): the enumerator is ATTO_PAD_<NAME>. Rows are only ever appended. */
+#define ATTO_PAD_TABLE(X)     \
+    X(CONSTANT,  constant)    \
+    X(REFLECT,   reflect)     \
+    X(REPLICATE, replicate)   \
+    X(CIRCULAR,  circular)
+
 /* X(op, OP, layout, autocast, in_place, random, data_errors)
  *
  * Names the struct atto_<op>_args, its fields ATTO_<OP>_FIELDS, the public pair atto_<op>_forward
@@ -180,7 +187,8 @@
     X(gather,  GATHER,  DENSE,     FLOW,   DISTINCT, FIXED,      DATA_ERRORS) \
     X(matmul,  MATMUL,  MATRICES,  LOW,    DISTINCT, FIXED,             NONE) \
     X(attention, ATTENTION, INNER, LOW,    DISTINCT, DROPS_BY(dropout), NONE) \
-    X(rope,    ROPE,    INNER,     FLOW,   IN_PLACE, FIXED,      DATA_ERRORS)
+    X(rope,    ROPE,    INNER,     FLOW,   IN_PLACE, FIXED,      DATA_ERRORS) \
+    X(pad,     PAD,     CHANNELS,  FLOW,   DISTINCT, FIXED,             NONE)
 
 /* F(field, role), beside each args struct as ATTO_<OP>_FIELDS. Roles:
  *   IN          read by forward and again by backward      must be given to both
@@ -247,6 +255,7 @@
     F(lse_low, SAVED_OPT) F(dy, DIN) F(dq, DOUT) F(dk, DOUT) F(dv, DOUT)
 #define ATTO_ROPE_FIELDS(F)                                                                    \
     F(x, IN_FWD) F(cos, IN) F(sin, IN) F(position, IN_OPT) F(y, OUT) F(dy, DIN) F(dx, DOUT)
+#define ATTO_PAD_FIELDS(F)     F(x, IN_FWD) F(y, OUT) F(dy, DIN) F(dx, DOUT)
 /* clang-format on */
 
 #endif

@@ -170,6 +170,14 @@ Lines:
     cos ...  sin ...  x ...  dy ...  y ...  dx ...
 
 PAIRING is halves or neighbours, DIMS what is turned of D; tables are [OFFSET + L, DIMS / 2].
+
+pad.txt: torch.nn.functional.pad in all modes, and its gradient. Lines:
+
+    torch VERSION
+    case MODE VALUE RANK D0 D1 ... AMOUNTS
+    x ...  dy ...  y ...  dx ...
+
+MODE is one of ATTO_PAD_TABLE; AMOUNTS are before and after of every dimension, the first one first.
 """
 import argparse
 import math
@@ -1412,6 +1420,53 @@ def write_rope(out):
     return path
 
 
+# shape of x, amounts as functional.pad has them: before and after of the last dimension, of the one in
+# front of it, ...
+PAD_CASES = [
+    ((2, 5), (2, 1)), ((2, 5), (4, 4)), ((1, 2, 4), (0, 3)), ((2, 1, 3), (2, 0)),
+    ((2, 3, 4), (1, 2, 2, 0)), ((1, 2, 4, 3), (2, 2, 3, 1)), ((2, 2, 2, 3), (0, 2, 1, 1)),
+    ((1, 3, 2, 4), (3, 1, 1, 2, 1, 2)), ((1, 2, 3, 2, 3), (2, 1, 0, 1, 2, 2)),
+]
+PAD_MORE = {
+    "constant": [((4,), (1, 2)), ((3, 6), (-2, 1)), ((3, 6), (-1, -3, 2, -2)), ((2, 2, 2), (0, 0, 1, 0, 0, 1)),
+                 ((2, 1, 2, 1, 2), (1, 0, 0, 1, 1, 0, 0, 1, 1, 1)), ((0, 2), (1, 1, 2, 0))],
+    "reflect": [((2, 1, 1), (0, 0))],
+    "replicate": [((1, 1), (3, 2)), ((2, 1, 1), (2, 3, 1, 0)), ((1, 2, 3), (7, 0))],
+    "circular": [((1, 3), (3, 3)), ((2, 1, 1), (1, 1)), ((1, 2, 3, 2), (2, 2, 3, 3))],
+}
+
+
+def pad_case(rng, mode, value, shape, amounts):
+    """The lines of one case."""
+    x = ce_numbers(rng, shape, -2, 2).requires_grad_(True)
+    y = F.pad(x, amounts, mode, value) if mode == "constant" else F.pad(x, amounts, mode)
+    dy = ce_numbers(rng, y.shape, -2, 2)
+    (dx,) = torch.autograd.grad(y, [x], dy)
+    pairs = [(0, 0)] * (len(shape) - len(amounts) // 2)
+    pairs += [amounts[i:i + 2] for i in range(len(amounts) - 2, -1, -2)]
+    lines = [f"case {mode} {value!r} {with_shape(x)} " + " ".join(f"{b} {a}" for b, a in pairs)]
+    parts = [("x", x), ("dy", dy), ("y", y), ("dx", dx)]
+    return lines + [" ".join([name] + [repr(v) for v in t.detach().reshape(-1).tolist()])
+                    for name, t in parts]
+
+
+def write_pad(out):
+    """Writes pad.txt; returns its path."""
+    rng = random.Random(2022)
+    lines = ["# Padding and its gradient in float64, made by tests/golden/make_golden.py.",
+             f"torch {torch.__version__}"]
+    for mode, more in PAD_MORE.items():
+        for shape, amounts in PAD_CASES + more:
+            if mode == "reflect" and any(n <= max(amounts[2 * i:2 * i + 2])
+                                         for i, n in enumerate(shape[::-1][:len(amounts) // 2])):
+                continue
+            if mode == "circular" and any(n < max(amounts[2 * i:2 * i + 2])
+                                          for i, n in enumerate(shape[::-1][:len(amounts) // 2])):
+                continue
+            lines += pad_case(rng, mode, 1.5, shape, amounts)
+    return write_lines(out, "pad.txt", lines)
+
+
 # Kind, dims, then of every axis: kernel, stride, dilation; padding as the module takes it, and its mode.
 CONV_KERNELS = {1: ((1,), (2,), (3,), (5,)), 2: ((1, 1), (2, 2), (3, 3), (3, 2), (1, 4))}
 CONV_STEPS = {1: ((1,), (2,), (3,)), 2: ((1, 1), (2, 2), (1, 2), (3, 1))}
@@ -1514,7 +1569,7 @@ def main():
     for write in (write_act, write_linear, write_cross_entropy, write_optim, write_elementwise,
                   write_reduce, write_softmax, write_glu, write_loss, write_layer_norm, write_batch_norm,
                   write_group_norm, write_pool, write_index, write_matmul, write_attention,
-                  write_multihead, write_transformer_block, write_rope, write_conv):
+                  write_multihead, write_transformer_block, write_rope, write_pad, write_conv):
         path = write(arguments.out)
         print(f"{path}: {os.path.getsize(path)} bytes")
 
