@@ -122,7 +122,8 @@ typedef struct bench_row {
     X(nll_loss)         \
     X(layer_norm)       \
     X(batch_norm)       \
-    X(group_norm) X(pool) X(index_select) X(gather) X(matmul) X(attention) X(module) X(rope) X(pad)
+    X(group_norm)       \
+    X(pool) X(index_select) X(gather) X(matmul) X(attention) X(module) X(rope) X(pad) X(resize)
 
 #define X(name)                                   \
     extern const bench_row bench_##name##_rows[]; \

@@ -27,6 +27,7 @@
 #include <attocl/pad.h>
 #include <attocl/pool.h>
 #include <attocl/reduce.h>
+#include <attocl/resize.h>
 #include <attocl/rope.h>
 #include <attocl/softmax.h>
 

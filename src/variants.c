@@ -713,6 +713,18 @@ void atto__pad_variant(const atto__pad_knobs *k, atto__variant *out)
     put_knob(&t, "INDEX", k->wide ? 64 : 32);
 }
 
+void atto__resize_variant(const atto__resize_knobs *k, atto__variant *out)
+{
+    text t =
+        begin(out, "resize.cl", k->backward ? "atto_resize_backward" : "atto_resize_forward", "");
+    put_value(&t, "DTYPE", atto_dtype_name(k->dtype));
+    put_knob(&t, "HOW", k->how);
+    put_knob(&t, "CHANNELS", k->channels);
+    put_knob(&t, "RUN", k->vectors ? atto__vector_elements(k->dtype) : 1);
+    put_knob(&t, "VECTORS", k->vectors);
+    put_knob(&t, "INDEX", k->wide ? 64 : 32);
+}
+
 void atto__pool_variant(const atto__pool_knobs *k, atto__variant *out)
 {
     text t = begin(out, "pool.cl", k->kernel, "");
@@ -1459,6 +1471,19 @@ static bool make_pad(const int32_t *v, atto__variant *out)
     return true;
 }
 
+/* Axes: direction, dtype, how, channels, vectors, index. */
+static bool make_resize(const int32_t *v, atto__variant *out)
+{
+    const atto__resize_knobs knobs = { .backward = v[0] == 1,
+                                       .dtype = float_dtypes[v[1]],
+                                       .how = v[2],
+                                       .channels = v[3] == 1,
+                                       .vectors = v[4] == 1,
+                                       .wide = v[5] == 1 };
+    if (out) atto__resize_variant(&knobs, out);
+    return true;
+}
+
 static bool make_probe(const int32_t *v, atto__variant *out)
 {
     (void)v;
@@ -1515,6 +1540,7 @@ static const plan plans[] = {
     { "attention", 2, { 2, 3 }, make_attention_rows },
     { "rope", 6, { 3, 2, 2, 3, 2, 2 }, make_rope },
     { "pad", 6, { 2, 4, ATTO_PAD_COUNT, 2, 3, 2 }, make_pad },
+    { "resize", 6, { 2, 3, 3, 2, 2, 2 }, make_resize },
 };
 
 /* Pairs of values that no chosen variant has yet. An axis is paired with itself too, so that a

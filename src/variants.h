@@ -395,6 +395,17 @@ typedef struct atto__pad_knobs {
 
 void atto__pad_variant(const atto__pad_knobs *knobs, atto__variant *out);
 
+/* resize.cl; what the knobs mean stands there. */
+typedef struct atto__resize_knobs {
+    bool backward;
+    atto_dtype dtype;
+    int32_t how; /* a number of atto_resize.h */
+    bool channels, vectors;
+    bool wide;
+} atto__resize_knobs;
+
+void atto__resize_variant(const atto__resize_knobs *knobs, atto__variant *out);
+
 /* probe.cl. */
 void atto__probe_variant(atto__variant *out);
 

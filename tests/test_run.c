@@ -440,6 +440,20 @@ static spec spec_pad(const char *name, bool many_dims)
     return legal;
 }
 
+/* [2, 3, 4, 6] to [2, 3, 5, 9]. */
+static void numbers_resize(struct atto_resize_args *a)
+{
+    a->mode = ATTO_RESIZE_LINEAR;
+    a->dims = 2;
+}
+static spec spec_resize(const char *name, bool many_dims)
+{
+    const bool big = strcmp(name, "y") == 0 || strcmp(name, "dy") == 0;
+    spec legal = { atto_shape4(2, 3, big ? 5 : 4, big ? 9 : 6), ATTO_F32, -2.0, 2.0 };
+    if (!many_dims) legal.shape = atto_shape3(3, big ? 5 : 4, big ? 9 : 6);
+    return legal;
+}
+
 /* clang-format off */
 #define F(field, role) { #field, offsetof(args, field), USE_##role },
 #define X(op, OP, layout, autocast, in_place, random, data_errors)                          \

@@ -88,8 +88,9 @@ static const struct {
     /* Elements are moved; gradients are sums of dy, which the caller counts. */
     { "index_select", 0, 0 },
     { "gather", 0, 0 },
-    { "pad", 0, 0 },  /* likewise */
-    { "rope", 2, 2 }, /* a product of each term, their sum */
+    { "pad", 0, 0 },    /* likewise */
+    { "resize", 1, 1 }, /* oracle_resize.c counts everything: terms are in u */
+    { "rope", 2, 2 },   /* a product of each term, their sum */
 };
 
 /* "gelu" or "gelu_grad": k of that op; activations have theirs in the oracle's rows. */

@@ -424,6 +424,17 @@ ATTO_API atto_status atto_circular_pad1d_create(atto_device *dev, int64_t left, 
 ATTO_API atto_status atto_circular_pad2d_create(atto_device *dev, int64_t left, int64_t right,
                                                 int64_t top, int64_t bottom, atto_module **m);
 
+/**
+ * Upsample: what out and options mean stands in attocl/record.h. options may be NULL.
+ *
+ * Returns ATTO_E_NULL; ATTO_E_ARGUMENT: a negative size, what attocl/resize.h refuses, a reserved word
+ *         not 0; ATTO_E_MEMORY
+ */
+ATTO_API atto_status atto_upsample1d_create(atto_device *dev, int64_t out,
+                                            const atto_resize_options *options, atto_module **m);
+ATTO_API atto_status atto_upsample2d_create(atto_device *dev, int64_t out_h, int64_t out_w,
+                                            const atto_resize_options *options, atto_module **m);
+
 /** Children one after another, named "0", "1", ... */
 ATTO_API atto_status atto_sequential_create(atto_device *dev, atto_module **m);
 
@@ -485,6 +496,10 @@ ATTO_API atto_status atto_sequential_replication_pad2d(atto_module *m, int64_t l
 ATTO_API atto_status atto_sequential_circular_pad1d(atto_module *m, int64_t left, int64_t right);
 ATTO_API atto_status atto_sequential_circular_pad2d(atto_module *m, int64_t left, int64_t right,
                                                     int64_t top, int64_t bottom);
+ATTO_API atto_status atto_sequential_upsample1d(atto_module *m, int64_t out,
+                                                const atto_resize_options *options);
+ATTO_API atto_status atto_sequential_upsample2d(atto_module *m, int64_t out_h, int64_t out_w,
+                                                const atto_resize_options *options);
 
 /** Where initial values come from: the seed of the device's stream, 0 when it is opened. The same
  * seed gives the same bits on every device. */

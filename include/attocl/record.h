@@ -21,6 +21,7 @@
 #include <attocl/pad.h>
 #include <attocl/pool.h>
 #include <attocl/reduce.h>
+#include <attocl/resize.h>
 #include <attocl/rope.h>
 #include <attocl/softmax.h>
 #include <attocl/tape.h>
@@ -236,6 +237,26 @@ ATTO_API atto_var atto_adaptive_max_pool1d(atto_tape *tape, atto_var x, int64_t 
                                            atto_var *indices);
 ATTO_API atto_var atto_adaptive_max_pool2d(atto_tape *tape, atto_var x, int64_t out_h,
                                            int64_t out_w, atto_var *indices);
+
+/* ---- attocl/resize.h: another height and width ----
+ *
+ * x is [N, C, H, W] or [C, H, W], of the 1d function [N, C, L] or [C, L]. A result lies in memory as x
+ * does, contiguous or channels_last. */
+
+/** Options; zero, and NULL for the struct, is PyTorch's default. Of the pairs {height, width} the 1d
+ * functions read the first; the second must be 0 there. */
+typedef struct atto_resize_options {
+    atto_resize_kind mode;
+    bool align_corners;   /**< linear: the corners' centres stay where they are */
+    double scale[2];      /**< not 0: scale_factor, which the coordinates follow */
+    uint64_t reserved[4]; /**< must be 0 */
+} atto_resize_options;
+
+/** torch.nn.functional.interpolate. A size of 0 is floor(x's size * scale), or without a scale x's. */
+ATTO_API atto_var atto_resize1d(atto_tape *tape, atto_var x, int64_t out,
+                                const atto_resize_options *options);
+ATTO_API atto_var atto_resize2d(atto_tape *tape, atto_var x, int64_t out_h, int64_t out_w,
+                                const atto_resize_options *options);
 
 /** Group norm of x, [N, C] or [N, C, ...]: attocl/group_norm.h. weight and bias are [C]; eps 0 = 1e-5.
  * The result lies in memory as x does, contiguous or channels_last; so does batch norm's. */

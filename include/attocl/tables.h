@@ -134,6 +134,11 @@
     X(REPLICATE, replicate)   \
     X(CIRCULAR,  circular)
 
+/* X(NAME, name): the enumerator is ATTO_RESIZE_<NAME>. Rows are only ever appended. */
+#define ATTO_RESIZE_TABLE(X)  \
+    X(NEAREST,   nearest)     \
+    X(LINEAR,    linear)
+
 /* X(op, OP, layout, autocast, in_place, random, data_errors)
  *
  * Names the struct atto_<op>_args, its fields ATTO_<OP>_FIELDS, the public pair atto_<op>_forward
@@ -188,7 +193,8 @@
     X(matmul,  MATMUL,  MATRICES,  LOW,    DISTINCT, FIXED,             NONE) \
     X(attention, ATTENTION, INNER, LOW,    DISTINCT, DROPS_BY(dropout), NONE) \
     X(rope,    ROPE,    INNER,     FLOW,   IN_PLACE, FIXED,      DATA_ERRORS) \
-    X(pad,     PAD,     CHANNELS,  FLOW,   DISTINCT, FIXED,             NONE)
+    X(pad,     PAD,     CHANNELS,  FLOW,   DISTINCT, FIXED,             NONE) \
+    X(resize,  RESIZE,  IMAGES,    FLOW,   DISTINCT, FIXED,             NONE)
 
 /* F(field, role), beside each args struct as ATTO_<OP>_FIELDS. Roles:
  *   IN          read by forward and again by backward      must be given to both
@@ -256,6 +262,7 @@
 #define ATTO_ROPE_FIELDS(F)                                                                    \
     F(x, IN_FWD) F(cos, IN) F(sin, IN) F(position, IN_OPT) F(y, OUT) F(dy, DIN) F(dx, DOUT)
 #define ATTO_PAD_FIELDS(F)     F(x, IN_FWD) F(y, OUT) F(dy, DIN) F(dx, DOUT)
+#define ATTO_RESIZE_FIELDS(F)  F(x, IN_FWD) F(y, OUT) F(dy, DIN) F(dx, DOUT)
 /* clang-format on */
 
 #endif

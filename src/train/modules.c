@@ -177,6 +177,18 @@ atto_status atto_sequential_adaptive_max_pool2d(atto_module *m, int64_t out_h, i
     APPEND(m, adaptive_max_pool2d, out_h, out_w);
 }
 
+atto_status atto_sequential_upsample1d(atto_module *m, int64_t out,
+                                       const atto_resize_options *options)
+{
+    APPEND(m, upsample1d, out, options);
+}
+
+atto_status atto_sequential_upsample2d(atto_module *m, int64_t out_h, int64_t out_w,
+                                       const atto_resize_options *options)
+{
+    APPEND(m, upsample2d, out_h, out_w, options);
+}
+
 atto_status atto_sequential_zero_pad1d(atto_module *m, int64_t left, int64_t right)
 {
     APPEND(m, zero_pad1d, left, right);
