@@ -172,11 +172,13 @@ static void add_row(const job *j, int64_t dy_at, int64_t first, int32_t n, bool 
                               (int32_t)(behind - begin)),
                    buffer);
     float *inside = sum + (begin - first);
-    if (!adds) memset(sum, 0, (size_t)n * sizeof *sum);
-    if (!adds)
-        memcpy(inside, dy, (size_t)(behind - begin) * sizeof *sum);
-    else
+    if (adds) {
         for (int64_t i = 0; i < behind - begin; i++) inside[i] += dy[i];
+    } else {
+        memset(sum, 0, (size_t)(begin - first) * sizeof *sum);
+        memcpy(inside, dy, (size_t)(behind - begin) * sizeof *sum);
+        memset(sum + (behind - first), 0, (size_t)(end - behind) * sizeof *sum);
+    }
     if (j->a->mode == ATTO_PAD_CONSTANT || !j->p.is_padded[j->p.count - 1]) return;
     int64_t front_end, back_begin;
     edges_of(j, &front_end, &back_begin);
@@ -185,28 +187,57 @@ static void add_row(const job *j, int64_t dy_at, int64_t first, int32_t n, bool 
     add_outside(j, row, greatest(greatest(back_begin, front_end), first), end, first, sum);
 }
 
+/* Whether n elements from first on are what a row of dy has there, and nothing else. */
+static bool is_copy(const job *j, int64_t first, int64_t n)
+{
+    const pad_axis *a = &j->inner;
+    const bool inside = first + a->before >= 0 && first + n + a->before <= a->out;
+    return inside && !j->a->add_dx &&
+           (j->a->mode == ATTO_PAD_CONSTANT || !j->p.is_padded[j->p.count - 1]);
+}
+
+/* The rows of dy that a row of dx gets, by the axes around it. */
+typedef struct origin {
+    int64_t place[ATTO_MAX_RANK], count[ATTO_MAX_RANK], rows;
+} origin;
+
+static origin origin_of(const job *j, int64_t row)
+{
+    origin g = { .rows = 1 };
+    for (int32_t d = j->p.count - 2; d >= 0; d--) {
+        g.place[d] = row % j->p.axis[d].in;
+        row /= j->p.axis[d].in;
+        g.count[d] = pad_count((int)j->a->mode, j->p.axis[d], g.place[d]);
+        g.rows *= g.count[d];
+    }
+    return g;
+}
+
+/* Where number k of them begins. */
+static int64_t origin_row(const job *j, const origin *g, int64_t k)
+{
+    int64_t at = 0;
+    for (int32_t d = j->p.count - 2; d >= 0; d--) {
+        at +=
+            pad_target((int)j->a->mode, j->p.axis[d], g->place[d], k % g->count[d]) * j->y_step[d];
+        k /= g->count[d];
+    }
+    return at;
+}
+
 static void backward_piece(const job *j, int64_t row, int64_t first, int32_t n)
 {
-    const int32_t outer = j->p.count - 1;
-    int64_t place[ATTO_MAX_RANK], count[ATTO_MAX_RANK], rows = 1, rest = row;
-    float sum[ATTO_BLOCK], old[ATTO_BLOCK];
-    for (int32_t d = outer - 1; d >= 0; d--) {
-        place[d] = rest % j->p.axis[d].in;
-        rest /= j->p.axis[d].in;
-        count[d] = pad_count((int)j->a->mode, j->p.axis[d], place[d]);
-        rows *= count[d];
-    }
-    if (rows == 0) memset(sum, 0, (size_t)n * sizeof *sum); /* cut off */
-    for (int64_t k = 0; k < rows; k++) {
-        int64_t at = 0, left = k;
-        for (int32_t d = outer - 1; d >= 0; d--) {
-            at +=
-                pad_target((int)j->a->mode, j->p.axis[d], place[d], left % count[d]) * j->y_step[d];
-            left /= count[d];
-        }
-        add_row(j, at, first, n, k > 0, sum);
-    }
+    float buffer[ATTO_BLOCK], old[ATTO_BLOCK];
+    const origin g = origin_of(j, row);
     const span to = dense_span(j->a->dx, row * j->inner.in + first, n);
+    if (g.rows == 1 && is_copy(j, first, n)) {
+        const int64_t at = origin_row(j, &g, 0) + first + j->inner.before;
+        memcpy(to.first, dense_span(j->a->dy, at, n).first, (size_t)n * atto_dtype_size(to.dtype));
+        return;
+    }
+    float *sum = j->a->add_dx ? buffer : store_target(to, buffer);
+    if (g.rows == 0) memset(sum, 0, (size_t)n * sizeof *sum); /* cut off */
+    for (int64_t k = 0; k < g.rows; k++) add_row(j, origin_row(j, &g, k), first, n, k > 0, sum);
     if (j->a->add_dx) accumulate_block(sum, to, old);
     store_block(sum, to);
 }
