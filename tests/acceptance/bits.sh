@@ -35,6 +35,8 @@ cases=(
     'index_select f32 300x1000 dim=first padding=0'
     'gather f32 300x1000 dim=first'
     'rope f32 4x16x30x28 pairing=halves turned=all position=shared'
+    'pad f32 4x16x30x28 mode=reflect amount=3'
+    'resize f32 4x16x30x28 mode=linear to=scaled'
     'reduce f32 300x1000 kind=sum dim=first'
     'binary f32 300x1000 kind=div'
 )

@@ -68,6 +68,8 @@ typedef struct grid_family {
     X(index_select)      \
     X(gather)            \
     X(rope)              \
+    X(pad)               \
+    X(resize)            \
     X(reduce)            \
     X(binary)
 #define X(name) extern const grid_family grid_##name;
