@@ -374,6 +374,59 @@ static void resize_takes_images_without_copies(void **state)
         }
 }
 
+/* Some channels of more, along which pixels of x do not begin at whole vectors, as those of y do; and the
+ * other way round, backward. */
+static void resize_takes_some_of_the_channels(void **state)
+{
+    (void)state;
+    enum { C = 8, H = 3, W = 4, OH = 5, OW = 6 };
+    for (int how = 0; how < HOWS; how++) {
+        double x[C * H * W], dy[C * OH * OW], y[C * OH * OW], dx[C * H * W], terms[C * OH * OW];
+        const oracle_resize q = { .mode = how == 0 ? ATTO_RESIZE_NEAREST : ATTO_RESIZE_LINEAR,
+                                  .align_corners = how == 2,
+                                  .planes = C,
+                                  .h = H,
+                                  .w = W,
+                                  .oh = OH,
+                                  .ow = OW };
+        test_tensor t[4]; /* x, y, dy, dx */
+        atto_tensor part[4];
+        atto_device_stats before, after;
+        for (int i = 0; i < 4; i++) {
+            const bool is_part = i % 2 == 0, is_small = i % 3 == 0;
+            test_tensor_make(&t[i], test_dev, ATTO_F32,
+                             atto_shape4(1, C + 3 * is_part, is_small ? H : OH, is_small ? W : OW),
+                             LAYOUT_CHANNELS_LAST);
+            MUST(atto_tensor_slice(&t[i].view, 1, 3 * is_part, C + 3 * is_part, 1, &part[i]));
+        }
+        double *all = test_doubles((C + 3) * OH * OW);
+        test_uniform(500, -4.0, 4.0, ATTO_F32, all, (C + 3) * H * W);
+        test_tensor_put(&t[0], all);
+        memcpy(x, all + 3 * H * W, sizeof x);
+        test_uniform(501, -4.0, 4.0, ATTO_F32, all, (C + 3) * OH * OW);
+        test_tensor_put(&t[2], all);
+        memcpy(dy, all + 3 * OH * OW, sizeof dy);
+        free(all);
+        const struct atto_resize_args a = { .x = &part[0],
+                                            .y = &part[1],
+                                            .dy = &part[2],
+                                            .dx = &part[3],
+                                            .mode = q.mode,
+                                            .align_corners = q.align_corners,
+                                            .dims = 2 };
+        MUST(atto_device_stats_get(test_dev, &before));
+        MUST(atto_resize_forward(test_dev, &a));
+        MUST(atto_resize_backward(test_dev, &a));
+        MUST(atto_device_stats_get(test_dev, &after));
+        assert_int_equal(after.hidden_copies, before.hidden_copies);
+        oracle_resize_forward(&q, x, y, terms);
+        test_judge(&t[1], "resize", LAYOUT_CHANNELS_LAST, 500, 1, y, terms, NULL);
+        oracle_resize_backward(&q, dy, dx, terms);
+        test_judge(&t[3], "resize_grad", LAYOUT_CHANNELS_LAST, 501, 1, dx, terms, NULL);
+        for (int i = 0; i < 4; i++) test_tensor_drop(&t[i]);
+    }
+}
+
 /* ---- repeatability ---- */
 
 static void take_bits(resize_scene *s, uint64_t *bits)
@@ -680,6 +733,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(resize_of_nothing),
     cmocka_unit_test(resize_takes_any_layout),
     cmocka_unit_test(resize_takes_images_without_copies),
+    cmocka_unit_test(resize_takes_some_of_the_channels),
     cmocka_unit_test(resize_repeats_bit_for_bit),
     cmocka_unit_test(resize_does_not_depend_on_threads),
     cmocka_unit_test(resize_in_a_steady_state_costs_launches_only),
