@@ -123,22 +123,20 @@ typedef struct row {
     pad_place at; /* along y's row */
 } row;
 
-/* The row that element n of y is in. */
-static inline row row_of(atto_index n, const axes *inner, const axes *outer)
+/* The row that element n of y is in; not returned: Oclgrind lacks what clang makes of that. */
+static inline void find_row(atto_index n, const axes *inner, const axes *outer, row *r)
 {
-    row r;
     atto_index left;
     const atto_index4 at = split(n, inner, &left);
-    r.from = 0;
-    r.at = (pad_place)at.w;
-    r.inside = SOURCE_IN(inner, x, at, &r.from) & SOURCE_IN(inner, y, at, &r.from) &
-               SOURCE_IN(inner, z, at, &r.from);
+    r->from = 0;
+    r->at = (pad_place)at.w;
+    r->inside = SOURCE_IN(inner, x, at, &r->from) & SOURCE_IN(inner, y, at, &r->from) &
+                SOURCE_IN(inner, z, at, &r->from);
 #if ATTO_AXES == 8
     const atto_index4 far = split(left, outer, &left);
-    r.inside &= SOURCE_IN(outer, x, far, &r.from) & SOURCE_IN(outer, y, far, &r.from) &
-                SOURCE_IN(outer, z, far, &r.from) & SOURCE_IN(outer, w, far, &r.from);
+    r->inside &= SOURCE_IN(outer, x, far, &r->from) & SOURCE_IN(outer, y, far, &r->from) &
+                 SOURCE_IN(outer, z, far, &r->from) & SOURCE_IN(outer, w, far, &r->from);
 #endif
-    return r;
 }
 
 /* x's element for place at along that row, or the value. */
@@ -163,7 +161,8 @@ ATTO_KERNEL void atto_pad_forward(__global const word_t *x, const ulong x_at, __
     if (first >= n) return;
     const pad_axis w = { (pad_place)inner.other.w, (pad_place)inner.size.w,
                          (pad_place)inner.before.w };
-    const row r = row_of(first, &inner, &outer);
+    row r;
+    find_row(first, &inner, &outer, &r);
     x += x_at;
     y += y_at;
 #if ATTO_RUN == 1
@@ -180,7 +179,7 @@ ATTO_KERNEL void atto_pad_forward(__global const word_t *x, const ulong x_at, __
 #else
     row next = r;
     if (r.at + WORDS > w.out && first - r.at + w.out < n)
-        next = row_of(first - (atto_index)r.at + (atto_index)w.out, &inner, &outer);
+        find_row(first - (atto_index)r.at + (atto_index)w.out, &inner, &outer, &next);
 #pragma unroll
     for (int k = 0; k < WORDS; k++) {
         const int here = r.at + k < w.out;
