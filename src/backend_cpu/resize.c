@@ -294,19 +294,34 @@ static void backward_rows(const void *job_, int64_t begin, int64_t end)
     }
 }
 
-/* PIECE channels at most of a pixel of dx. */
-static void backward_pixel(const job *j, int64_t b, int64_t c, int64_t ih, int64_t iw, int32_t n)
+/* sum[k] = share v[k] */
+static void set_scaled(const float *v, float share, float *sum, int32_t n)
 {
-    float sum[PIECE], buffer[PIECE];
-    int64_t top, bottom, left, right;
-    places_of(j, &j->h, ih, ih, &top, &bottom);
-    places_of(j, &j->w, iw, iw, &left, &right);
-    memset(sum, 0, (size_t)n * sizeof *sum);
-    for (int64_t oh = top; oh < bottom; oh++)
-        for (int64_t ow = left; ow < right; ow++)
-            add_scaled(load_block(span_at(j->y, b, c, oh, ow, n), buffer),
-                       share_of(&j->h, oh, ih) * share_of(&j->w, ow, iw), sum, n);
+    ATTO_SIMD
+    for (int32_t i = 0; i < n; i++) sum[i] = share * v[i];
+}
+
+/* PIECE channels at most of a pixel of dx, which rows top to bottom - 1 of dy have a share in. */
+static void backward_pixel(const job *j, int64_t b, int64_t c, int64_t ih, int64_t iw, int64_t top,
+                           int64_t bottom, int32_t n)
+{
+    float own[PIECE], buffer[PIECE];
     const span to = span_at(j->x, b, c, ih, iw, n);
+    float *sum = j->add ? own : store_target(to, own);
+    int64_t left, right;
+    places_of(j, &j->w, iw, iw, &left, &right);
+    if (top == bottom || left == right) memset(sum, 0, (size_t)n * sizeof *sum);
+    for (int64_t oh = top; oh < bottom; oh++) {
+        const float down = share_of(&j->h, oh, ih);
+        for (int64_t ow = left; ow < right; ow++) {
+            const float *v = load_block(span_at(j->y, b, c, oh, ow, n), buffer);
+            const float share = down * share_of(&j->w, ow, iw);
+            if (oh == top && ow == left)
+                set_scaled(v, share, sum, n);
+            else
+                add_scaled(v, share, sum, n);
+        }
+    }
     if (j->add) accumulate_block(sum, to, buffer);
     store_block(sum, to);
 }
@@ -316,9 +331,12 @@ static void backward_channels(const void *job_, int64_t begin, int64_t end)
     const job *j = job_;
     for (int64_t unit = begin; unit < end; unit++) {
         const int64_t b = unit / j->h.a.in, ih = unit % j->h.a.in;
+        int64_t top, bottom;
+        places_of(j, &j->h, ih, ih, &top, &bottom);
         for (int64_t iw = 0; iw < j->w.a.in; iw++)
             for (int64_t c = 0; c < j->r.channels; c += PIECE)
-                backward_pixel(j, b, c, ih, iw, (int32_t)least(PIECE, j->r.channels - c));
+                backward_pixel(j, b, c, ih, iw, top, bottom,
+                               (int32_t)least(PIECE, j->r.channels - c));
     }
 }
 
