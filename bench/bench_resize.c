@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Benchmark rows of resizing: [n / (64 56 56), 64, 56, 56] to twice the height and width, contiguous and
- * channels_last.
+/* Benchmark rows of resizing: [n / (64 56 56), 64, 56, 56] to twice the height and width,
+ * contiguous and channels_last.
  *
  * Forward reads x once and writes y, backward reads dy and writes dx. */
 #include <string.h>

@@ -5,12 +5,13 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Coordinates are f32's, as PyTorch's are. nearest: their rounding decides which element it is, so they
- * are computed thus here. linear: here they are exact, and what f32's are off by counts: the scale 1, its
- * product with the place 1, the place 1, the difference 1, all of them of the coordinate and 1. A share is
- * off by as much, and by 1; an output by shares times how far the elements around are apart; a gradient by
- * shares times dy, also where a coordinate is so near to the next element that this gets a share. Beside
- * them: for each axis a difference, products 2, a sum 1. */
+/* Coordinates are f32's, as PyTorch's are. nearest: their rounding decides which element it is, so
+ * they are computed thus here. linear: here they are exact, and what f32's are off by counts: the
+ * scale 1, its product with the place 1, the place 1, the difference 1, all of them of the
+ * coordinate and 1. A share is off by as much, and by 1; an output by shares times how far the
+ * elements around are apart; a gradient by shares times dy, also where a coordinate is so near to
+ * the next element that this gets a share. Beside them: for each axis a difference, products 2, a
+ * sum 1. */
 enum { COORDINATE = 4, PRODUCTS = 8 };
 
 /* An axis: x's place for each of y's. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* PyTorch's own numbers (golden/pad.txt, float64) judge the oracle tightly and every backend as the oracle
- * does. */
+/* PyTorch's own numbers (golden/pad.txt, float64) judge the oracle tightly and every backend as the
+ * oracle does. */
 #include <string.h>
 
 #include "golden.h"

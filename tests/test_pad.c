@@ -123,9 +123,9 @@ static void check(const pad_case *c)
 
 /* ---- sizes ---- */
 
-/* x, before and after. Amounts that every mode takes: no axis at all, some, all of them; whole vectors
- * and odd sizes; as much as reflect and circular allow; rows longer than a piece of work, and one; more
- * axes than a kernel has at once. */
+/* x, before and after. Amounts that every mode takes: no axis at all, some, all of them; whole
+ * vectors and odd sizes; as much as reflect and circular allow; rows longer than a piece of work,
+ * and one; more axes than a kernel has at once. */
 static const struct {
     atto_shape x;
     int64_t before[ATTO_MAX_RANK], after[ATTO_MAX_RANK];

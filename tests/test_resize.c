@@ -129,8 +129,8 @@ static void check(const resize_case *c)
 
 /* ---- sizes ---- */
 
-/* Larger, smaller, the same, by whole numbers and others; from one element and to one; whole vectors and
- * odd sizes; rows longer than a piece of work, of x and of y. */
+/* Larger, smaller, the same, by whole numbers and others; from one element and to one; whole
+ * vectors and odd sizes; rows longer than a piece of work, of x and of y. */
 static const struct {
     int64_t n, c, h, w, oh, ow;
 } sizes[] = {
@@ -374,8 +374,8 @@ static void resize_takes_images_without_copies(void **state)
         }
 }
 
-/* Some channels of more, along which pixels of x do not begin at whole vectors, as those of y do; and the
- * other way round, backward. */
+/* Some channels of more, along which pixels of x do not begin at whole vectors, as those of y do;
+ * and the other way round, backward. */
 static void resize_takes_some_of_the_channels(void **state)
 {
     (void)state;

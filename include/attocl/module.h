@@ -396,9 +396,9 @@ ATTO_API atto_status atto_adaptive_max_pool2d_create(atto_device *dev, int64_t o
                                                      atto_module **m);
 
 /**
- * Padding, as PyTorch's modules: elements around the last dimension, or the last two. Of x's dimensions
- * reflection, replication and circular take one or two more; constant any more. Amounts and modes:
- * attocl/pad.h.
+ * Padding, as PyTorch's modules: elements around the last dimension, or the last two. Of x's
+ * dimensions reflection, replication and circular take one or two more; constant any more. Amounts
+ * and modes: attocl/pad.h.
  *
  * Returns ATTO_E_NULL; ATTO_E_ARGUMENT: an amount below 0 where there is no constant; ATTO_E_MEMORY
  */
@@ -427,8 +427,8 @@ ATTO_API atto_status atto_circular_pad2d_create(atto_device *dev, int64_t left, 
 /**
  * Upsample: what out and options mean stands in attocl/record.h. options may be NULL.
  *
- * Returns ATTO_E_NULL; ATTO_E_ARGUMENT: a negative size, what attocl/resize.h refuses, a reserved word
- *         not 0; ATTO_E_MEMORY
+ * Returns ATTO_E_NULL; ATTO_E_ARGUMENT: a negative size, what attocl/resize.h refuses, a reserved
+ *         word not 0; ATTO_E_MEMORY
  */
 ATTO_API atto_status atto_upsample1d_create(atto_device *dev, int64_t out,
                                             const atto_resize_options *options, atto_module **m);

@@ -9,8 +9,8 @@
 extern "C" {
 #endif
 
-/** Where elements outside come from, in a dimension of n elements, numbered as x's: -1 is the first in
- * front, n the first behind.
+/** Where elements outside come from, in a dimension of n elements, numbered as x's: -1 is the first
+ * in front, n the first behind.
  *
  *     constant   they are a value
  *     reflect    -i is i, n - 1 + i is n - 1 - i: the elements at the edges are not repeated
@@ -45,18 +45,18 @@ struct atto_pad_args {
  * @param dev  device that owns every buffer below
  * @param a    uses x, y, mode, value, before, after
  *
- * Memory    x and y row-major, or both with dimension 1 innermost (channels_last); of others, or where
- *           they differ, packed copies are made
+ * Memory    x and y row-major, or both with dimension 1 innermost (channels_last); of others, or
+ *           where they differ, packed copies are made
  * Saved     nothing
  * Numerics  elements are moved, bit by bit
  * Async     enqueued on dev
  * Returns   ATTO_OK, what every op returns (attocl/device.h), and in particular
  *           ATTO_E_SHAPE     y has another shape than the amounts give
  *           ATTO_E_DTYPE     y's dtype is not x's; backward: not f32, f16 or bf16
- *           ATTO_E_ARGUMENT  no such mode; an amount outside what the mode allows: constant: at least
- *                            -size, before and after together not below it either; others: 0 to size -
- *                            1 (reflect), any from 0 but 0 if size is 0 (replicate), 0 to size
- *                            (circular)
+ *           ATTO_E_ARGUMENT  no such mode; an amount outside what the mode allows: constant: at
+ *                            least -size, before and after together not below it either; others: 0
+ *                            to size - 1 (reflect), any from 0 but 0 if size is 0 (replicate), 0 to
+ *                            size (circular)
  * Source    PyTorch 2.11 torch.nn.functional.pad
  */
 ATTO_API atto_status atto_pad_forward(atto_device *dev, const struct atto_pad_args *a);
@@ -66,8 +66,8 @@ ATTO_API atto_status atto_pad_forward(atto_device *dev, const struct atto_pad_ar
  *
  * @param a  uses dy, dx and the numbers of forward but value
  *
- * Numerics  every element gathers its sum, in f32 and in an order that shapes and amounts fix: equal
- *           calls give equal bits
+ * Numerics  every element gathers its sum, in f32 and in an order that shapes and amounts fix:
+ *           equal calls give equal bits
  * Returns   as atto_pad_forward
  */
 ATTO_API atto_status atto_pad_backward(atto_device *dev, const struct atto_pad_args *a);

@@ -33,16 +33,16 @@ struct atto_resize_args {
 };
 
 /**
- * Elements of x at the places of y's. Along each axis, of n elements in x and m in y, with s = n / m, or
- * 1 / scale, in f32:
+ * Elements of x at the places of y's. Along each axis, of n elements in x and m in y, with
+ * s = n / m, or 1 / scale, in f32:
  *
  *     nearest   y[o] = x[min(floor(o s), n - 1)]
  *     linear    y[o] = (1 - p) x[i] + p x[i + 1], i + p = max((o + 1/2) s - 1/2, 0);
  *               align_corners: i + p = o (n - 1) / (m - 1), or 0 if m is 1
  *               behind the last element stands the last once more
  *
- * An axis that keeps its size is taken as it is, whatever its scale, and nearest has s = 1/2 where m = 2 n:
- * as PyTorch on a CPU but for nearest of [N, C, L].
+ * An axis that keeps its size is taken as it is, whatever its scale, and nearest has s = 1/2 where
+ * m = 2 n: as PyTorch on a CPU but for nearest of [N, C, L].
  *
  * @param dev  device that owns every buffer below
  * @param a    uses x, y, mode, align_corners, dims, scale
@@ -53,8 +53,8 @@ struct atto_resize_args {
  * Numerics  in f32 whatever the dtype, coordinates too, as PyTorch has them; nearest moves elements
  * Async     enqueued on dev
  * Returns   ATTO_OK, what every op returns (attocl/device.h), and in particular
- *           ATTO_E_SHAPE     x has not dims + 1 or dims + 2 dimensions; a height or width is 0 or above
- *                            2^31 - 1; y differs from x in anything else
+ *           ATTO_E_SHAPE     x has not dims + 1 or dims + 2 dimensions; a height or width is 0 or
+ *                            above 2^31 - 1; y differs from x in anything else
  *           ATTO_E_DTYPE     x is not f32, f16 or bf16; y is not like x
  *           ATTO_E_ARGUMENT  no such mode; dims is not 1 or 2; a scale is below 0 or not finite;
  *                            align_corners with nearest
@@ -63,8 +63,8 @@ struct atto_resize_args {
 ATTO_API atto_status atto_resize_forward(atto_device *dev, const struct atto_resize_args *a);
 
 /**
- * Its gradient: dx = sum of dy over the elements of y that x's element is in, times its share (+ dx with
- * add_dx).
+ * Its gradient: dx = sum of dy over the elements of y that x's element is in, times its share (+ dx
+ * with add_dx).
  *
  * @param a  uses dy, dx and the numbers of forward
  *

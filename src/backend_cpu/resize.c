@@ -2,13 +2,14 @@
 /* Resizing on the CPU.
  *
  *   forward    y = sum of the up to four elements of x around its place, each times its share
- *   backward   dx = sum of dy over the elements of y that x's element is in, each times that share (+ dx)
+ *   backward   dx = sum of dy over the elements of y that x's element is in, each times that share
+ *              (+ dx)
  *
- * Places and shares of both axes are written down first. Then a unit of work is a row of the result, in
- * two storage orders, as the layout IMAGES gives them:
+ * Places and shares of both axes are written down first. Then a unit of work is a row of the
+ * result, in two storage orders, as the layout IMAGES gives them:
  *
- *   rows       unit stride along width: two rows become one, whose neighbours are taken then; backward the
- *              same in reverse
+ *   rows       unit stride along width: two rows become one, whose neighbours are taken then;
+ *              backward the same in reverse
  *   channels   unit stride along channels, which are what loops go along
  */
 #include <string.h>
@@ -21,8 +22,8 @@
 #define PIECE  512
 #define SOURCE 2048
 
-/* An axis: for y's place o, (1 - part[o]) of x's low[o] and part[o] of high[o]; places with low >= i begin
- * at first[i], i = 0 .. in. */
+/* An axis: for y's place o, (1 - part[o]) of x's low[o] and part[o] of high[o]; places with
+ * low >= i begin at first[i], i = 0 .. in. */
 typedef struct axis {
     resize_axis a;
     int32_t *low, *high, *first;

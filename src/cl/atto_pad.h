@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Padding along one axis, for kernels and the CPU backend: which element of x one of y is, and which of y
- * one of x became. Whoever includes this defines the signed type pad_place and ATTO_INLINE. */
+/* Padding along one axis, for kernels and the CPU backend: which element of x one of y is, and
+ * which of y one of x became. Whoever includes this defines the signed type pad_place and
+ * ATTO_INLINE. */
 #ifndef ATTO_PAD_KERNEL_H
 #define ATTO_PAD_KERNEL_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Resizing along one axis, for kernels and the CPU backend: which elements of x one of y is made of. Whoever
- * includes this defines the signed type resize_place and includes atto_math.h. */
+/* Resizing along one axis, for kernels and the CPU backend: which elements of x one of y is made
+ * of. Whoever includes this defines the signed type resize_place and includes atto_math.h. */
 #ifndef ATTO_RESIZE_KERNEL_H
 #define ATTO_RESIZE_KERNEL_H
 
@@ -13,8 +13,8 @@ typedef struct resize_axis {
     float scale; /* of y's places in x */
 } resize_axis;
 
-/* y's element o is (1 - *part) of x's element i, which is returned, and *part of the one behind it. Grows
- * with o. */
+/* y's element o is (1 - *part) of x's element i, which is returned, and *part of the one behind it.
+ * Grows with o. */
 ATTO_INLINE resize_place resize_at(int how, resize_axis a, resize_place o, float *part)
 {
     const float most = 2147483520.0f; /* the float below 2^31 */

@@ -4,13 +4,13 @@
  *   forward    y = x's element that atto_pad.h names, or the value
  *   backward   dx = sum of dy over the elements of y that x's element became (+ dx)
  *
- * Tensors have no gaps. They are [.., axis x, axis y, axis z, axis w], the last one innermost, as memory
- * has them. Work-item t takes elements t RUN to (t + 1) RUN - 1 of the result, whichever rows they are
- * in:
+ * Tensors have no gaps. They are [.., axis x, axis y, axis z, axis w], the last one innermost, as
+ * memory has them. Work-item t takes elements t RUN to (t + 1) RUN - 1 of the result, whichever
+ * rows they are in:
  *
  *   elements   RUN 1
- *   runs       RUN of 16 bytes: stored as one vector, read one by one. A row has a run or more, so that a
- *              run is in two rows at most
+ *   runs       RUN of 16 bytes: stored as one vector, read one by one. A row has a run or more, so
+ *              that a run is in two rows at most
  *   vectors    the same, but all of them come from one vector, or from none
  *
  *   -D         default  meaning
@@ -203,8 +203,8 @@ ATTO_KERNEL void atto_pad_forward(__global const word_t *x, const ulong x_at, __
 /* ---- backward ---- */
 
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_pad_backward)
-/* Of an axis: x's place, how many of y it became, and the number of elements from one of y's places to
- * the next. */
+/* Of an axis: x's place, how many of y it became, and the number of elements from one of y's places
+ * to the next. */
 typedef struct aim {
     pad_axis a;
     pad_place i, count, step;

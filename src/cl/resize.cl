@@ -2,20 +2,22 @@
 /* resize.cl - images of another height and width.
  *
  *   forward    y = sum of the up to four elements of x around its place, each times its share
- *   backward   dx = sum of dy over the elements of y that x's element is in, each times that share (+ dx)
+ *   backward   dx = sum of dy over the elements of y that x's element is in, each times that share
+ *              (+ dx)
  *
- * Images are [batch, channels, height, width], with any strides but the innermost. Work-item t has one run
- * of the result:
+ * Images are [batch, channels, height, width], with any strides but the innermost. Work-item t has
+ * one run of the result:
  *
  *   along width      t = ((batch * channels + channel) * height + row) * runs of a row + run
  *   along channels   t = ((batch * height + row) * width + column) * runs of a pixel + run
  *
- * The elements that are read are looked for: resize_at grows with y's place, so that those with a share in
- * one of x are neighbours.
+ * The elements that are read are looked for: resize_at grows with y's place, so that those with a
+ * share in one of x are neighbours.
  *
  *   -D             default  meaning
  *   ATTO_HOW       1        a number of atto_resize.h
- *   ATTO_CHANNELS  0        1: runs are along channels; 0: along width, where only the result's are vectors
+ *   ATTO_CHANNELS  0        1: runs are along channels; 0: along width, where only the result's are
+ *                           vectors
  *   ATTO_RUN, ATTO_VECTORS and the others of atto_kernel.h
  */
 #include "atto_kernel.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Shapes on a tape: views, which show their input's memory, and what joins. Backward needs shapes and
- * numbers only. */
+/* Shapes on a tape: views, which show their input's memory, and what joins. Backward needs shapes
+ * and numbers only. */
 #include <attocl/record.h>
 
 #include <inttypes.h>
