@@ -333,19 +333,19 @@ def rope(row):
 CHANNELS, EDGE = 64, 112
 
 
-def pool(function):
-    """[rows, cols] are images [n, 64, 112, 112]; an op ending in channels_last wants that format."""
+def pool(function, edge=EDGE):
+    """[rows, cols] are images [n, 64, edge, edge]; an op ending in channels_last wants that format."""
     def make(row):
-        n = row.shape[0] * row.shape[1] // (CHANNELS * EDGE * EDGE)
-        x = row.normal(n, CHANNELS, EDGE, EDGE)
+        n = row.shape[0] * row.shape[1] // (CHANNELS * edge * edge)
+        x = row.normal(n, CHANNELS, edge, edge)
         if row.op.endswith("channels_last"):
             x = x.contiguous(memory_format=torch.channels_last)
         return calls(row, function, [x.requires_grad_(row.backward())])
     return make
 
 
-def pools(op, function):
-    return {op: pool(function), op + " channels_last": pool(function)}
+def pools(op, function, edge=EDGE):
+    return {op: pool(function, edge), op + " channels_last": pool(function, edge)}
 
 
 def conv(pick, function=F.conv2d):
@@ -459,6 +459,10 @@ TORCH = {
     **pools("avg_pool 2/2", lambda x: F.avg_pool2d(x, 2)),
     **pools("avg_pool 3/2", lambda x: F.avg_pool2d(x, 3, 2, 1)),
     **pools("avg_pool global", lambda x: F.adaptive_avg_pool2d(x, 1)),
+    **pools("pad constant", lambda x: F.pad(x, (3, 3, 3, 3))),
+    **pools("pad reflect", lambda x: F.pad(x, (3, 3, 3, 3), "reflect")),
+    **pools("resize nearest", lambda x: F.interpolate(x, scale_factor=2, mode="nearest"), 56),
+    **pools("resize linear", lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), 56),
 }
 
 

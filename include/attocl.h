@@ -25,9 +25,11 @@
 #include <attocl/loss.h>
 #include <attocl/matmul.h>
 #include <attocl/nll_loss.h>
+#include <attocl/pad.h>
 #include <attocl/pool.h>
 #include <attocl/reduce.h>
 #include <attocl/rnn.h>
+#include <attocl/resize.h>
 #include <attocl/rope.h>
 #include <attocl/softmax.h>
 

@@ -910,6 +910,78 @@ def gru_cell(c):
     dr = dn * un * (r * r.rest())
     return {"y": y.pair(), "gates": gates, "dx": joined((dr, dz, dn)), "du": joined((dr, dz, dn * r)),
             "dh": (dy * z).pair()}
+# ---- padding and resizing: the last dimension of three, the last two of four ----
+
+
+def pad(c):
+    x, dy = c.leaf("x"), c.get("dy")
+    amount, axes = int(c["amount"]), c.get("x").dim() - 2
+    # Dimension 2 has one less behind.
+    amounts = [amount, amount] * (axes - 1) + [amount, amount - 1]
+    y = F.pad(x, amounts, "constant", 0.5) if c["mode"] == "constant" else F.pad(x, amounts, c["mode"])
+    dx, size, count = (torch.autograd.grad(y, x, g, retain_graph=True)[0]
+                       for g in (dy, dy.abs(), torch.ones_like(dy)))
+    return {"y": y, "dx": (dx, (count - 1).clamp(min=0) * UNIT * size)}
+
+
+def nearest_place(n, m, scale):
+    """x's element for each of y's; coordinates are f32. A size that stays or doubles leaves the scale aside."""
+    step = torch.tensor(1 / scale if scale and m not in (n, 2 * n) else n / m, dtype=torch.float32)
+    at = torch.arange(m, dtype=torch.float32) * step
+    return at.floor().long().clamp(max=n - 1)
+
+
+def linear_place(n, m, aligned, scale):
+    """The same, exactly and with a fraction."""
+    at = torch.arange(m, dtype=torch.float64)
+    if aligned:
+        return at * ((n - 1) / (m - 1) if m > 1 else 0.0)
+    return (at + 0.5) * (1 / scale if scale and m != n else n / m) - 0.5
+
+
+def resize_nearest(c, sizes, scale):
+    x, dy = c.leaf("x"), c.get("dy")
+    y = image(x)
+    for d, m in enumerate(sizes):
+        y = y.index_select(2 + d, nearest_place(y.shape[2 + d], m, scale).to(x.device))
+    y = y.reshape(dy.shape)
+    dx, size, count = (torch.autograd.grad(y, x, g, retain_graph=True)[0]
+                       for g in (dy, dy.abs(), torch.ones_like(dy)))
+    return {"y": y, "dx": (dx, (count - 1).clamp(min=0) * UNIT * size)}
+
+
+# Roundings as tests/oracle_resize.c counts them.
+RESIZE_PRODUCTS, RESIZE_COORDINATE = 8, 4
+
+
+def resize(c):
+    """What shares are off by counts with the largest elements around, and with all of dy that is near."""
+    x, dy = c.leaf("x"), c.get("dy")
+    scale = 1.7 if c["to"] == "scaled" else None
+    sizes = list(dy.shape[2:]) if x.dim() == 4 else [1, dy.shape[2]]
+    if c["mode"] == "nearest":
+        return resize_nearest(c, sizes, scale)
+    aligned = c["mode"] == "aligned"
+    off, y, size, terms = 0.0, image(x), image(x.abs()), 1
+    for d, m in enumerate(sizes):
+        n = y.shape[2 + d]
+        at = linear_place(n, m, aligned, scale).clamp(0, n - 1).to(x.device)
+        low, part = at.floor().long(), at - at.floor()
+        shape = [-1 if k == 2 + d else 1 for k in range(4)]
+        high, part = (low + 1).clamp(max=n - 1), part.reshape(shape)
+        y, size = ((1 - part) * t.index_select(2 + d, low) + part * t.index_select(2 + d, high) for t in (y, size))
+        terms *= m if n == 1 else min(m, 2 * -(-m // (n - 1)) + 1)  # of an element of dx
+        if n > 1:
+            off = off + RESIZE_COORDINATE * (at.reshape(shape) + 1) + 1
+    around = F.max_pool2d(image(c.get("x").abs()), 5, 1, 2)
+    places = [linear_place(n, m, aligned, scale).clamp(0, n - 1).long().to(x.device)
+              for n, m in zip(around.shape[2:], sizes)]
+    largest = 2 * around.index_select(2, places[0]).index_select(3, places[1])
+    dx, dx_size, near = (torch.autograd.grad(y, x, g, retain_graph=True)[0]
+                         for g in (image(dy), image(dy.abs()), image(dy.abs()) * off))
+    near = (9 * F.avg_pool2d(image(near), 3, 1, 1)).reshape(x.shape)
+    return {"y": (y.reshape(dy.shape), (UNIT * (RESIZE_PRODUCTS * size + off * largest)).reshape(dy.shape)),
+            "dx": (dx, UNIT * ((RESIZE_PRODUCTS + terms - 1) * dx_size + near))}
 
 
 OPS = {"act": act, "dropout": dropout, "linear": linear, "matmul": matmul, "attention": attention,
@@ -918,6 +990,8 @@ OPS = {"act": act, "dropout": dropout, "linear": linear, "matmul": matmul, "atte
        "group_norm": group_norm, "loss": pointwise, "nll_loss": of_labels(F.nll_loss),
        "cross_entropy": of_labels(F.cross_entropy), "avg_pool": avg_pool, "max_pool": max_pool,
        "index_select": index_select, "gather": gather, "rope": rope, "lstm_cell": lstm_cell, "gru_cell": gru_cell,
+       "index_select": index_select, "gather": gather, "rope": rope,
+       "pad": pad, "resize": resize,
        "adaptive_pool": adaptive_pool}
 
 

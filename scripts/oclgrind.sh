@@ -54,6 +54,8 @@ items=(
     gather.opencl:gather_adds_in_order
     rope.opencl:rope_takes_any_layout
     rnn.opencl:rnn_takes_any_layout
+    pad.opencl:pad_counts_every_element_once
+    resize.opencl:resize_takes_any_layout
     layer_norm.opencl:layer_norm_of_trailing_dimensions
     layer_norm.opencl:layer_norm_backward_takes_another_alignment
     batch_norm.opencl:batch_norm_takes_f16_and_bf16

@@ -361,6 +361,7 @@ static atto__operand *largest_image(call *c)
 static bool lies(const call *c, atto_tensor *view, bool channels_last)
 {
     if (c->op->spatial) return atto__image_unit(view, channels_last);
+    if (channels_last && view->rank < 2) return false;
     return atto__view_dense_by(view, channels_last ? 1 : view->rank - 1);
 }
 

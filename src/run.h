@@ -120,6 +120,7 @@ extern const atto__broadcast atto__binary_broadcast, atto__where_broadcast, atto
 int32_t atto__avg_pool_spatial(const void *args);
 int32_t atto__max_pool_spatial(const void *args);
 int32_t atto__conv_spatial(const void *args);
+int32_t atto__resize_spatial(const void *args);
 
 /* Room for the arguments of any op. */
 typedef union atto__any_args {

@@ -353,7 +353,7 @@ static float to_odd_float(double value)
     return attop_float((outward ? bits - 1 : bits) | 1);
 }
 
-static uint64_t bits_of(atto_dtype dtype, double value)
+uint64_t atto__bits_of(atto_dtype dtype, double value)
 {
     switch (dtype) {
     case ATTO_F32:
@@ -372,7 +372,7 @@ static uint64_t bits_of(atto_dtype dtype, double value)
 
 atto_status atto__fill(atto_device *dev, const atto_tensor *t, double value)
 {
-    return fill(dev, t, bits_of(t->dtype, value));
+    return fill(dev, t, atto__bits_of(t->dtype, value));
 }
 
 atto_status atto_tensor_fill(const atto_tensor *t, double value)

@@ -9,6 +9,9 @@
  * dimensions become several launches. */
 atto_status atto__copy(atto_device *dev, const atto_tensor *dst, const atto_tensor *src);
 
+/* A value of that dtype in the low bytes, rounded as atto_tensor_fill does. */
+uint64_t atto__bits_of(atto_dtype dtype, double value);
+
 /* Every element = value, rounded to the dtype; for backends and others inside a call, whose scratch
  * it leaves alone. */
 atto_status atto__fill(atto_device *dev, const atto_tensor *t, double value);

@@ -737,6 +737,32 @@ void atto__rope_variant(const atto__rope_knobs *k, atto__variant *out)
     put_knob(&t, "INDEX", k->wide ? 64 : 32);
 }
 
+void atto__pad_variant(const atto__pad_knobs *k, atto__variant *out)
+{
+    text t = begin(out, "pad.cl", k->backward ? "atto_pad_backward" : "atto_pad_forward", "");
+    if (k->backward)
+        put_value(&t, "DTYPE", atto_dtype_name(k->dtype));
+    else
+        put_value(&t, "WORD", word_of(k->dtype));
+    put_knob(&t, "MODE", k->mode);
+    put_knob(&t, "AXES", k->axes);
+    put_knob(&t, "RUN", k->form == ATTO_FORM_ELEMENTS ? 1 : atto__vector_elements(k->dtype));
+    put_knob(&t, "VECTORS", k->form == ATTO_FORM_VECTORS);
+    put_knob(&t, "INDEX", k->wide ? 64 : 32);
+}
+
+void atto__resize_variant(const atto__resize_knobs *k, atto__variant *out)
+{
+    text t =
+        begin(out, "resize.cl", k->backward ? "atto_resize_backward" : "atto_resize_forward", "");
+    put_value(&t, "DTYPE", atto_dtype_name(k->dtype));
+    put_knob(&t, "HOW", k->how);
+    put_knob(&t, "CHANNELS", k->channels);
+    put_knob(&t, "RUN", k->vectors ? atto__vector_elements(k->dtype) : 1);
+    put_knob(&t, "VECTORS", k->vectors);
+    put_knob(&t, "INDEX", k->wide ? 64 : 32);
+}
+
 void atto__pool_variant(const atto__pool_knobs *k, atto__variant *out)
 {
     text t = begin(out, "pool.cl", k->kernel, "");
@@ -1537,6 +1563,35 @@ static bool make_pool_window(const int32_t *v, atto__variant *out)
     return true;
 }
 
+/* Axes: direction, dtype, mode, axes of the tensors, form, index. */
+static bool make_pad(const int32_t *v, atto__variant *out)
+{
+    static const atto_dtype dtypes[] = { ATTO_F32, ATTO_F16, ATTO_BF16, ATTO_I64 };
+    static const atto__form forms[] = { ATTO_FORM_ELEMENTS, ATTO_FORM_RUNS, ATTO_FORM_VECTORS };
+    const atto__pad_knobs knobs = { .backward = v[0] == 1,
+                                    .dtype = dtypes[v[1]],
+                                    .mode = v[2],
+                                    .axes = v[3] == 1 ? 8 : 4,
+                                    .form = forms[v[4]],
+                                    .wide = v[5] == 1 };
+    if (v[1] == (knobs.backward ? 3 : 2)) return false; /* integers; words of 2 bytes, once */
+    if (out) atto__pad_variant(&knobs, out);
+    return true;
+}
+
+/* Axes: direction, dtype, how, channels, vectors, index. */
+static bool make_resize(const int32_t *v, atto__variant *out)
+{
+    const atto__resize_knobs knobs = { .backward = v[0] == 1,
+                                       .dtype = float_dtypes[v[1]],
+                                       .how = v[2],
+                                       .channels = v[3] == 1,
+                                       .vectors = v[4] == 1,
+                                       .wide = v[5] == 1 };
+    if (out) atto__resize_variant(&knobs, out);
+    return true;
+}
+
 static bool make_probe(const int32_t *v, atto__variant *out)
 {
     (void)v;
@@ -1596,6 +1651,8 @@ static const plan plans[] = {
     { "attention", 2, { 2, 3 }, make_attention_rows },
     { "rope", 6, { 3, 2, 2, 3, 2, 2 }, make_rope },
     { "rnn", 4, { 4, 3, 2, 2 }, make_rnn },
+    { "pad", 6, { 2, 4, ATTO_PAD_COUNT, 2, 3, 2 }, make_pad },
+    { "resize", 6, { 2, 3, 3, 2, 2, 2 }, make_resize },
 };
 
 /* Pairs of values that no chosen variant has yet. An axis is paired with itself too, so that a

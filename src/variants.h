@@ -9,6 +9,7 @@
 #include <attocl/act.h>
 #include <attocl/elementwise.h>
 #include <attocl/loss.h>
+#include <attocl/pad.h>
 #include <attocl/softmax.h>
 
 #include "optim.h"
@@ -405,6 +406,29 @@ typedef struct atto__pool_knobs {
 } atto__pool_knobs;
 
 void atto__pool_variant(const atto__pool_knobs *knobs, atto__variant *out);
+
+/* pad.cl. */
+typedef struct atto__pad_knobs {
+    bool backward;
+    atto_dtype dtype; /* forward: its size counts */
+    int32_t mode;     /* atto_pad_kind */
+    int32_t axes;     /* 4, 8 */
+    atto__form form;  /* elements, runs (of which only results are vectors), vectors */
+    bool wide;
+} atto__pad_knobs;
+
+void atto__pad_variant(const atto__pad_knobs *knobs, atto__variant *out);
+
+/* resize.cl; what the knobs mean stands there. */
+typedef struct atto__resize_knobs {
+    bool backward;
+    atto_dtype dtype;
+    int32_t how; /* a number of atto_resize.h */
+    bool channels, vectors;
+    bool wide;
+} atto__resize_knobs;
+
+void atto__resize_variant(const atto__resize_knobs *knobs, atto__variant *out);
 
 /* probe.cl. */
 void atto__probe_variant(atto__variant *out);

@@ -9,6 +9,8 @@
 #include "oracle_loss.h"
 #include "oracle_norm.h"
 #include "oracle_rnn.h"
+#include "oracle_pad.h"
+#include "oracle_resize.h"
 #include "oracle_rope.h"
 
 static void oracle_has_a_row_for_every_activation(void **state)
@@ -926,12 +928,75 @@ static void oracle_rnn_gradients_match_differences(void **state)
         check_rnn_slopes(gru == 1, &o, x, gru ? 3 * RN_N : RN_GATES, r.dx);
         if (gru) check_rnn_slopes(true, &o, u, 3 * RN_N, r.du);
         check_rnn_slopes(gru == 1, &o, old, RN_N, r.dstate);
+/* ---- pad: a sum of elements, so that differences have roundings only ---- */
+
+enum { PA_X = 2 * 3 * 4, PA_Y = 2 * 7 * 7 };
+
+static void oracle_pad_gradients_match_differences(void **state)
+{
+    (void)state;
+    double x[PA_X], y[PA_Y], dy[PA_Y], dx[PA_X], terms[PA_X];
+    test_uniform(9100, -2.0, 2.0, ATTO_F32, x, PA_X);
+    test_uniform(9101, -2.0, 2.0, ATTO_F32, dy, PA_Y);
+    for (int mode = 0; mode < ATTO_PAD_COUNT; mode++) {
+        const oracle_pad q = { .x = atto_shape3(2, 3, 4),
+                               .before = { 0, 2, 1 },
+                               .after = { 0, 2, 2 },
+                               .mode = (atto_pad_kind)mode };
+        oracle_pad_backward(&q, dy, dx, terms);
+        for (int i = 0; i < PA_X; i++) {
+            const double at = x[i];
+            x[i] = at + 1.0;
+            oracle_pad_forward(&q, x, y);
+            const double up = dot(y, dy, PA_Y);
+            x[i] = at;
+            oracle_pad_forward(&q, x, y);
+            const double slope = up - dot(y, dy, PA_Y);
+            if (fabs(slope - dx[i]) > 1e-12)
+                fail_msg("pad: gradient %.17g, difference %.17g", dx[i], slope);
+        }
+    }
+}
+
+/* ---- resize: linear in x, too ---- */
+
+enum { RE_X = 2 * 3 * 4, RE_Y = 2 * 7 * 5 };
+
+static void oracle_resize_gradients_match_differences(void **state)
+{
+    (void)state;
+    double x[RE_X], y[RE_Y], dy[RE_Y], dx[RE_X], terms[RE_Y];
+    test_uniform(9200, -2.0, 2.0, ATTO_F32, x, RE_X);
+    test_uniform(9201, -2.0, 2.0, ATTO_F32, dy, RE_Y);
+    for (int how = 0; how < 6; how++) {
+        const oracle_resize q = { .mode = how % 3 ? ATTO_RESIZE_LINEAR : ATTO_RESIZE_NEAREST,
+                                  .align_corners = how % 3 == 2,
+                                  .scale = { how / 3 * 2.4, how / 3 * 1.3 },
+                                  .planes = 2,
+                                  .h = 3,
+                                  .w = 4,
+                                  .oh = 7,
+                                  .ow = 5 };
+        oracle_resize_backward(&q, dy, dx, terms);
+        for (int i = 0; i < RE_X; i++) {
+            const double at = x[i];
+            x[i] = at + 1.0;
+            oracle_resize_forward(&q, x, y, terms);
+            const double up = dot(y, dy, RE_Y);
+            x[i] = at;
+            oracle_resize_forward(&q, x, y, terms);
+            const double slope = up - dot(y, dy, RE_Y);
+            if (fabs(slope - dx[i]) > 1e-12)
+                fail_msg("resize: gradient %.17g, difference %.17g", dx[i], slope);
+        }
     }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(oracle_resize_gradients_match_differences),
+        cmocka_unit_test(oracle_pad_gradients_match_differences),
         cmocka_unit_test(oracle_rope_gradients_match_differences),
         cmocka_unit_test(oracle_rnn_gradients_match_differences),
         cmocka_unit_test(oracle_softmax_gradients_match_differences),

@@ -476,6 +476,33 @@ static spec spec_gru_cell(const char *name, bool many_dims)
     return legal;
 }
 
+/* A row in front of [2, 3, 4, 6] or [4, 6], and a column behind. */
+static void numbers_pad(struct atto_pad_args *a)
+{
+    a->before[0] = a->after[1] = 1;
+}
+static spec spec_pad(const char *name, bool many_dims)
+{
+    const bool big = strcmp(name, "y") == 0 || strcmp(name, "dy") == 0;
+    spec legal = { atto_shape2(big ? 5 : 4, big ? 7 : 6), ATTO_F32, -2.0, 2.0 };
+    if (many_dims) legal.shape = atto_shape4(big ? 3 : 2, big ? 4 : 3, 4, 6);
+    return legal;
+}
+
+/* [2, 3, 4, 6] to [2, 3, 5, 9]. */
+static void numbers_resize(struct atto_resize_args *a)
+{
+    a->mode = ATTO_RESIZE_LINEAR;
+    a->dims = 2;
+}
+static spec spec_resize(const char *name, bool many_dims)
+{
+    const bool big = strcmp(name, "y") == 0 || strcmp(name, "dy") == 0;
+    spec legal = { atto_shape4(2, 3, big ? 5 : 4, big ? 9 : 6), ATTO_F32, -2.0, 2.0 };
+    if (!many_dims) legal.shape = atto_shape3(3, big ? 5 : 4, big ? 9 : 6);
+    return legal;
+}
+
 /* clang-format off */
 #define F(field, role) { #field, offsetof(args, field), USE_##role },
 #define X(op, OP, layout, autocast, in_place, random, data_errors)                          \

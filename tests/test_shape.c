@@ -553,7 +553,7 @@ static void shapes_refuse_what_does_not_fit(void **state)
 {
     (void)state;
     const int32_t twice[] = { 0, 0 };
-    const int64_t some[] = { 1, 1 }, negative[] = { -1, 0 }, huge[] = { INT64_MAX, 0 };
+    const int64_t some[] = { 1, 1 }, negative[] = { -3, 0 }, huge[] = { INT64_MAX, 0 };
     const int64_t short_sizes[] = { 1, 1 }, below[] = { 4, -1 };
     const int wrong[3] = { 0 };
     const float one = 1.0f;
@@ -575,8 +575,12 @@ static void shapes_refuse_what_does_not_fit(void **state)
     REFUSES(atto_split(tape, x23(), 1, below, 2, out), ATTO_E_ARGUMENT, "split: size 1 is -1");
     REFUSES(atto_split(tape, x23(), 1, NULL, 2, out), ATTO_E_NULL, "split: sizes");
     REFUSES(atto_split(tape, x23(), 1, some, 2, NULL), ATTO_E_NULL, "split: out");
-    REFUSES(atto_pad(tape, x23(), negative, some, 0.0), ATTO_E_ARGUMENT, "pad: dimension 0|-1");
-    REFUSES(atto_pad(tape, x23(), huge, some, 0.0), ATTO_E_ARGUMENT, "pad: dimension 0");
+    REFUSES(atto_pad(tape, x23(), negative, some, 0.0), ATTO_E_ARGUMENT, "pad: before[0] is -3");
+    REFUSES(atto_pad(tape, x23(), huge, some, 0.0), ATTO_E_ARGUMENT, "pad: before[0]");
+    REFUSES(atto_pad_mode(tape, x23(), ATTO_PAD_REFLECT, huge, some), ATTO_E_ARGUMENT,
+            "pad_mode: before[0]|expected 0 to 1");
+    REFUSES(atto_pad_mode(tape, x23(), ATTO_PAD_REFLECT, some, NULL), ATTO_E_NULL,
+            "pad_mode: after");
     REFUSES(atto_pad(tape, x23(), NULL, some, 0.0), ATTO_E_NULL, "pad: before");
     REFUSES(atto_concat(tape, NULL, 2, 0), ATTO_E_NULL, "concat: inputs");
     REFUSES(atto_concat(tape, out, 0, 0), ATTO_E_ARGUMENT, "concat: 0 inputs");

@@ -90,7 +90,9 @@ static const struct {
     /* Elements are moved; gradients are sums of dy, which the caller counts. */
     { "index_select", 0, 0 },
     { "gather", 0, 0 },
-    { "rope", 2, 2 }, /* a product of each term, their sum */
+    { "pad", 0, 0 },    /* likewise */
+    { "resize", 1, 1 }, /* oracle_resize.c counts everything: terms are in u */
+    { "rope", 2, 2 },   /* a product of each term, their sum */
     /* oracle_rnn.c counts everything: terms are in u. */
     { "lstm_cell", 1, 1 },
     { "gru_cell", 1, 1 },

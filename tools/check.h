@@ -25,6 +25,8 @@ typedef enum check_family {
     CHECK_ATTENTION, /* atto_attention_*, through check_attention */
     CHECK_ROPE,      /* atto_rope_*, kind 1: neighbours; through check_rope */
     CHECK_RNN,       /* atto_lstm_cell_*, kind 1: atto_gru_cell_*; through check_rnn */
+    CHECK_PAD,       /* atto_pad_*, kind: atto_pad_kind; through check_image */
+    CHECK_RESIZE,    /* atto_resize_*, kind: nearest, linear, align_corners; likewise */
     CHECK_LOSS       /* atto_loss_* or atto_nll_loss_*, through check_loss; kind counts */
 } check_family;
 
@@ -67,6 +69,10 @@ atto_status check_norm(atto_device *dev, atto_device *reference, check_family fa
 /* The same for pooling: means or maxima, every kernel, contiguous and channels_last. */
 atto_status check_pool(atto_device *dev, atto_device *reference, bool is_max, bool backward,
                        atto_dtype dtype, double *ratio);
+
+/* Images padded and resized, contiguous and channels_last; check_image.c. */
+atto_status check_image(atto_device *dev, atto_device *reference, const check_op *op, bool backward,
+                        atto_dtype dtype, double *ratio);
 
 /* Rows, or elements, that an index names; check_index.c. */
 atto_status check_index(atto_device *dev, atto_device *reference, bool is_gather, bool backward,

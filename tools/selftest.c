@@ -96,6 +96,13 @@ static const check_op ops[] = {
     { "gather",       { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_INDEX, 1 },
     { "rope",         { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_ROPE, 0 },
     { "rope pairs",   { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_ROPE, 1 },
+#define X(NAME, name) \
+    { "pad " #name, { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_PAD, ATTO_PAD_##NAME },
+    ATTO_PAD_TABLE(X)
+#undef X
+    { "resize nearest", { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_RESIZE, 0 },
+    { "resize linear",  { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_RESIZE, 1 },
+    { "resize aligned", { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_RESIZE, 2 },
     { "nll_loss",     { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_LOSS, CHECK_NLL },
     { "lstm cell",    { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_RNN, 0 },
     { "gru cell",     { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_RNN, 1 },
@@ -298,6 +305,11 @@ static double run_cell(selftest *s, const check_op *op, bool backward, atto_dtyp
     }
     if (op->family == CHECK_ATTENTION) {
         const atto_status status = check_attention(s->dev, s->reference, backward, dtype, &ratio);
+        if (status != ATTO_OK) tool_fail(op->name, status);
+        return ratio;
+    }
+    if (op->family == CHECK_PAD || op->family == CHECK_RESIZE) {
+        const atto_status status = check_image(s->dev, s->reference, op, backward, dtype, &ratio);
         if (status != ATTO_OK) tool_fail(op->name, status);
         return ratio;
     }

@@ -451,6 +451,45 @@ typedef struct atto_rnn_states {
  * atto_lstm and its like; ATTO_E_ARGUMENT: m is another module. */
 ATTO_API atto_var atto_rnn_apply(atto_tape *tape, atto_module *m, atto_var x,
                                  const atto_rnn_states *states);
+/**
+ * Padding, as PyTorch's modules: elements around the last dimension, or the last two. Of x's
+ * dimensions reflection, replication and circular take one or two more; constant any more. Amounts
+ * and modes: attocl/pad.h.
+ *
+ * Returns ATTO_E_NULL; ATTO_E_ARGUMENT: an amount below 0 where there is no constant; ATTO_E_MEMORY
+ */
+ATTO_API atto_status atto_zero_pad1d_create(atto_device *dev, int64_t left, int64_t right,
+                                            atto_module **m);
+ATTO_API atto_status atto_zero_pad2d_create(atto_device *dev, int64_t left, int64_t right,
+                                            int64_t top, int64_t bottom, atto_module **m);
+ATTO_API atto_status atto_constant_pad1d_create(atto_device *dev, int64_t left, int64_t right,
+                                                double value, atto_module **m);
+ATTO_API atto_status atto_constant_pad2d_create(atto_device *dev, int64_t left, int64_t right,
+                                                int64_t top, int64_t bottom, double value,
+                                                atto_module **m);
+ATTO_API atto_status atto_reflection_pad1d_create(atto_device *dev, int64_t left, int64_t right,
+                                                  atto_module **m);
+ATTO_API atto_status atto_reflection_pad2d_create(atto_device *dev, int64_t left, int64_t right,
+                                                  int64_t top, int64_t bottom, atto_module **m);
+ATTO_API atto_status atto_replication_pad1d_create(atto_device *dev, int64_t left, int64_t right,
+                                                   atto_module **m);
+ATTO_API atto_status atto_replication_pad2d_create(atto_device *dev, int64_t left, int64_t right,
+                                                   int64_t top, int64_t bottom, atto_module **m);
+ATTO_API atto_status atto_circular_pad1d_create(atto_device *dev, int64_t left, int64_t right,
+                                                atto_module **m);
+ATTO_API atto_status atto_circular_pad2d_create(atto_device *dev, int64_t left, int64_t right,
+                                                int64_t top, int64_t bottom, atto_module **m);
+
+/**
+ * Upsample: what out and options mean stands in attocl/record.h. options may be NULL.
+ *
+ * Returns ATTO_E_NULL; ATTO_E_ARGUMENT: a negative size, what attocl/resize.h refuses, a reserved
+ *         word not 0; ATTO_E_MEMORY
+ */
+ATTO_API atto_status atto_upsample1d_create(atto_device *dev, int64_t out,
+                                            const atto_resize_options *options, atto_module **m);
+ATTO_API atto_status atto_upsample2d_create(atto_device *dev, int64_t out_h, int64_t out_w,
+                                            const atto_resize_options *options, atto_module **m);
 
 /** Children one after another, named "0", "1", ... */
 ATTO_API atto_status atto_sequential_create(atto_device *dev, atto_module **m);
@@ -501,6 +540,26 @@ ATTO_API atto_status atto_sequential_lstm(atto_module *m, int64_t in, int64_t hi
                                           const atto_rnn_module_options *options);
 ATTO_API atto_status atto_sequential_gru(atto_module *m, int64_t in, int64_t hidden,
                                          const atto_rnn_module_options *options);
+ATTO_API atto_status atto_sequential_zero_pad1d(atto_module *m, int64_t left, int64_t right);
+ATTO_API atto_status atto_sequential_zero_pad2d(atto_module *m, int64_t left, int64_t right,
+                                                int64_t top, int64_t bottom);
+ATTO_API atto_status atto_sequential_constant_pad1d(atto_module *m, int64_t left, int64_t right,
+                                                    double value);
+ATTO_API atto_status atto_sequential_constant_pad2d(atto_module *m, int64_t left, int64_t right,
+                                                    int64_t top, int64_t bottom, double value);
+ATTO_API atto_status atto_sequential_reflection_pad1d(atto_module *m, int64_t left, int64_t right);
+ATTO_API atto_status atto_sequential_reflection_pad2d(atto_module *m, int64_t left, int64_t right,
+                                                      int64_t top, int64_t bottom);
+ATTO_API atto_status atto_sequential_replication_pad1d(atto_module *m, int64_t left, int64_t right);
+ATTO_API atto_status atto_sequential_replication_pad2d(atto_module *m, int64_t left, int64_t right,
+                                                       int64_t top, int64_t bottom);
+ATTO_API atto_status atto_sequential_circular_pad1d(atto_module *m, int64_t left, int64_t right);
+ATTO_API atto_status atto_sequential_circular_pad2d(atto_module *m, int64_t left, int64_t right,
+                                                    int64_t top, int64_t bottom);
+ATTO_API atto_status atto_sequential_upsample1d(atto_module *m, int64_t out,
+                                                const atto_resize_options *options);
+ATTO_API atto_status atto_sequential_upsample2d(atto_module *m, int64_t out_h, int64_t out_w,
+                                                const atto_resize_options *options);
 
 /** Where initial values come from: the seed of the device's stream, 0 when it is opened. The same
  * seed gives the same bits on every device. */

@@ -18,9 +18,11 @@
 #include <attocl/loss.h>
 #include <attocl/matmul.h>
 #include <attocl/nll_loss.h>
+#include <attocl/pad.h>
 #include <attocl/pool.h>
 #include <attocl/reduce.h>
 #include <attocl/rnn.h>
+#include <attocl/resize.h>
 #include <attocl/rope.h>
 #include <attocl/softmax.h>
 #include <attocl/tape.h>
@@ -237,6 +239,26 @@ ATTO_API atto_var atto_adaptive_max_pool1d(atto_tape *tape, atto_var x, int64_t 
 ATTO_API atto_var atto_adaptive_max_pool2d(atto_tape *tape, atto_var x, int64_t out_h,
                                            int64_t out_w, atto_var *indices);
 
+/* ---- attocl/resize.h: another height and width ----
+ *
+ * x is [N, C, H, W] or [C, H, W], of the 1d function [N, C, L] or [C, L]. A result lies in memory
+ * as x does, contiguous or channels_last. */
+
+/** Options; zero, and NULL for the struct, is PyTorch's default. Of the pairs {height, width} the
+ * 1d functions read the first; the second must be 0 there. */
+typedef struct atto_resize_options {
+    atto_resize_kind mode;
+    bool align_corners;   /**< linear: the corners' centres stay where they are */
+    double scale[2];      /**< not 0: scale_factor, which the coordinates follow */
+    uint64_t reserved[4]; /**< must be 0 */
+} atto_resize_options;
+
+/** torch.nn.functional.interpolate. A size of 0 is floor(x's size * scale); without a scale x's. */
+ATTO_API atto_var atto_resize1d(atto_tape *tape, atto_var x, int64_t out,
+                                const atto_resize_options *options);
+ATTO_API atto_var atto_resize2d(atto_tape *tape, atto_var x, int64_t out_h, int64_t out_w,
+                                const atto_resize_options *options);
+
 /** Group norm of x, [N, C] or [N, C, ...]: attocl/group_norm.h. weight and bias are [C]; eps 0 = 1e-5.
  * The result lies in memory as x does, contiguous or channels_last; so does batch norm's. */
 ATTO_API atto_var atto_group_norm(atto_tape *tape, atto_var x, int64_t groups,
@@ -381,9 +403,13 @@ ATTO_API atto_var atto_expand(atto_tape *tape, atto_var x, atto_shape shape);
 ATTO_API atto_var atto_concat(atto_tape *tape, const atto_var *inputs, int32_t count, int32_t dim);
 ATTO_API atto_var atto_stack(atto_tape *tape, const atto_var *inputs, int32_t count, int32_t dim);
 
-/** A new tensor with before[d] and after[d] elements of that value around x in every dimension d. */
+/** attocl/pad.h: a new tensor with before[d] and after[d] elements around x in every dimension d,
+ * of that value, where an amount below 0 cuts elements off, or taken from x as the mode says. It
+ * lies in memory as x does, contiguous or channels_last. */
 ATTO_API atto_var atto_pad(atto_tape *tape, atto_var x, const int64_t *before, const int64_t *after,
                            double value);
+ATTO_API atto_var atto_pad_mode(atto_tape *tape, atto_var x, atto_pad_kind mode,
+                                const int64_t *before, const int64_t *after);
 
 /** A new tensor like x, f32, f16 or bf16, with zeros where a column of the last two dimensions is more
  * than diagonal behind its row: torch.tril. The gradient is zero there, too. */

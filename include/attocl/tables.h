@@ -127,6 +127,18 @@
     X(KL_DIV,          kl_div,          UNUSED)       \
     X(KL_DIV_LOG,      kl_div_log,      UNUSED)
 
+/* X(NAME, name): the enumerator is ATTO_PAD_<NAME>. Rows are only ever appended. */
+#define ATTO_PAD_TABLE(X)     \
+    X(CONSTANT,  constant)    \
+    X(REFLECT,   reflect)     \
+    X(REPLICATE, replicate)   \
+    X(CIRCULAR,  circular)
+
+/* X(NAME, name): the enumerator is ATTO_RESIZE_<NAME>. Rows are only ever appended. */
+#define ATTO_RESIZE_TABLE(X)  \
+    X(NEAREST,   nearest)     \
+    X(LINEAR,    linear)
+
 /* X(op, OP, layout, autocast, in_place, random, data_errors)
  *
  * Names the struct atto_<op>_args, its fields ATTO_<OP>_FIELDS, the public pair atto_<op>_forward
@@ -185,7 +197,9 @@
     X(rope,    ROPE,    INNER,     FLOW,   IN_PLACE, FIXED,      DATA_ERRORS) \
     X(conv,    CONV,    FILTERED,  LOW,    DISTINCT, FIXED,             NONE) \
     X(lstm_cell, LSTM_CELL, ROWS,  LOW,    IN_PLACE, FIXED,             NONE) \
-    X(gru_cell, GRU_CELL, ROWS,    LOW,    IN_PLACE, FIXED,             NONE)
+    X(gru_cell, GRU_CELL, ROWS,    LOW,    IN_PLACE, FIXED,             NONE) \
+    X(pad,     PAD,     CHANNELS,  FLOW,   DISTINCT, FIXED,             NONE) \
+    X(resize,  RESIZE,  IMAGES,    FLOW,   DISTINCT, FIXED,             NONE)
 
 /* F(field, role), beside each args struct as ATTO_<OP>_FIELDS. Roles:
  *   IN          read by forward and again by backward      must be given to both
@@ -262,6 +276,8 @@
 #define ATTO_GRU_CELL_FIELDS(F)                                                                \
     F(x, IN_FWD) F(u, IN_FWD) F(h, IN) F(y, OUT) F(gates, SAVED_FWD_OPT) F(dy, DIN)            \
     F(dx, DOUT) F(du, DOUT) F(dh, DOUT)
+#define ATTO_PAD_FIELDS(F)     F(x, IN_FWD) F(y, OUT) F(dy, DIN) F(dx, DOUT)
+#define ATTO_RESIZE_FIELDS(F)  F(x, IN_FWD) F(y, OUT) F(dy, DIN) F(dx, DOUT)
 /* clang-format on */
 
 #endif

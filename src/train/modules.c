@@ -189,6 +189,74 @@ atto_status atto_sequential_adaptive_max_pool2d(atto_module *m, int64_t out_h, i
     APPEND(m, adaptive_max_pool2d, out_h, out_w);
 }
 
+atto_status atto_sequential_upsample1d(atto_module *m, int64_t out,
+                                       const atto_resize_options *options)
+{
+    APPEND(m, upsample1d, out, options);
+}
+
+atto_status atto_sequential_upsample2d(atto_module *m, int64_t out_h, int64_t out_w,
+                                       const atto_resize_options *options)
+{
+    APPEND(m, upsample2d, out_h, out_w, options);
+}
+
+atto_status atto_sequential_zero_pad1d(atto_module *m, int64_t left, int64_t right)
+{
+    APPEND(m, zero_pad1d, left, right);
+}
+
+atto_status atto_sequential_zero_pad2d(atto_module *m, int64_t left, int64_t right, int64_t top,
+                                       int64_t bottom)
+{
+    APPEND(m, zero_pad2d, left, right, top, bottom);
+}
+
+atto_status atto_sequential_constant_pad1d(atto_module *m, int64_t left, int64_t right,
+                                           double value)
+{
+    APPEND(m, constant_pad1d, left, right, value);
+}
+
+atto_status atto_sequential_constant_pad2d(atto_module *m, int64_t left, int64_t right, int64_t top,
+                                           int64_t bottom, double value)
+{
+    APPEND(m, constant_pad2d, left, right, top, bottom, value);
+}
+
+atto_status atto_sequential_reflection_pad1d(atto_module *m, int64_t left, int64_t right)
+{
+    APPEND(m, reflection_pad1d, left, right);
+}
+
+atto_status atto_sequential_reflection_pad2d(atto_module *m, int64_t left, int64_t right,
+                                             int64_t top, int64_t bottom)
+{
+    APPEND(m, reflection_pad2d, left, right, top, bottom);
+}
+
+atto_status atto_sequential_replication_pad1d(atto_module *m, int64_t left, int64_t right)
+{
+    APPEND(m, replication_pad1d, left, right);
+}
+
+atto_status atto_sequential_replication_pad2d(atto_module *m, int64_t left, int64_t right,
+                                              int64_t top, int64_t bottom)
+{
+    APPEND(m, replication_pad2d, left, right, top, bottom);
+}
+
+atto_status atto_sequential_circular_pad1d(atto_module *m, int64_t left, int64_t right)
+{
+    APPEND(m, circular_pad1d, left, right);
+}
+
+atto_status atto_sequential_circular_pad2d(atto_module *m, int64_t left, int64_t right, int64_t top,
+                                           int64_t bottom)
+{
+    APPEND(m, circular_pad2d, left, right, top, bottom);
+}
+
 /* ---- Flatten ---- */
 
 static atto_status flat_shape(const atto_tensor *x, int32_t start, atto_shape *out)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Shapes on a tape: views, which show their input's memory, and what joins and pads. Backward needs
- * shapes and numbers only. */
+/* Shapes on a tape: views, which show their input's memory, and what joins. Backward needs shapes
+ * and numbers only. */
 #include <attocl/record.h>
 
 #include <inttypes.h>
@@ -416,79 +416,4 @@ atto_var atto_concat(atto_tape *tape, const atto_var *inputs, int32_t count, int
 atto_var atto_stack(atto_tape *tape, const atto_var *inputs, int32_t count, int32_t dim)
 {
     return join_all(tape, "stack", inputs, count, dim, true);
-}
-
-/* ---- pad ---- */
-
-typedef struct margins {
-    int64_t before[ATTO_MAX_RANK], size[ATTO_MAX_RANK]; /* of the input in the output */
-} margins;
-
-/* The part of t that is the input's. */
-static atto_status inside_of(const atto_tensor *t, const margins *m, atto_tensor *out)
-{
-    *out = *t;
-    for (int32_t d = 0; d < t->rank; d++)
-        ATTO_TRY(atto_tensor_slice(out, d, m->before[d], m->before[d] + m->size[d], 1, out));
-    return ATTO_OK;
-}
-
-static atto_status pad_backward(atto_tape *tape, atto_node *node)
-{
-    const atto_tensor *into;
-    bool add;
-    atto_tensor part;
-    ATTO_TRY(atto_node_input_grad(tape, node, 0, &into, &add));
-    if (!into) return ATTO_OK;
-    ATTO_TRY(inside_of(atto_node_output_grad(tape, node), atto_node_args(tape, node), &part));
-    return put(tape, into, &part, add);
-}
-
-static const atto_op_class pad_class = { "pad", pad_backward };
-
-static atto_status measure(const atto_tensor *t, const int64_t *before, const int64_t *after,
-                           margins *m, atto_shape *shape)
-{
-    ATTO_REQUIRE(t->rank == 0 || (before && after), ATTO_E_NULL, "pad: %s is NULL",
-                 before ? "after" : "before");
-    *shape = atto_shape_of(t->rank, t->shape);
-    for (int32_t d = 0; d < t->rank; d++) {
-        const int64_t room = INT64_MAX - t->shape[d];
-        ATTO_REQUIRE(before[d] >= 0 && after[d] >= 0 && before[d] <= room &&
-                         after[d] <= room - before[d],
-                     ATTO_E_ARGUMENT,
-                     "pad: dimension %d gets %" PRId64 " and %" PRId64 ", expected 0 or more",
-                     (int)d, before[d], after[d]);
-        m->before[d] = before[d];
-        m->size[d] = t->shape[d];
-        shape->dim[d] += before[d] + after[d];
-    }
-    return ATTO_OK;
-}
-
-static atto_status pad(atto_tape *tape, const atto_tensor *t, const margins *m, atto_shape shape,
-                       double value, atto_tensor *out)
-{
-    atto_tensor part;
-    ATTO_TRY(atto_tensor_alloc(tape->dev, t->dtype, shape, out));
-    ATTO_TRY(atto_tensor_fill(out, value));
-    ATTO_TRY(inside_of(out, m, &part));
-    return atto_tensor_copy(&part, t);
-}
-
-atto_var atto_pad(atto_tape *tape, atto_var x, const int64_t *before, const int64_t *after,
-                  double value)
-{
-    const atto_tensor *t = atto__tape_tensor(tape, "pad", x);
-    margins m = { { 0 }, { 0 } };
-    atto_shape shape;
-    atto_tensor out = { 0 };
-    if (!t) return atto__no_var();
-    atto_status status = measure(t, before, after, &m, &shape);
-    if (status == ATTO_OK) status = pad(tape, t, &m, shape, value, &out);
-    if (atto__tape_fail(tape, status) != ATTO_OK) {
-        atto_tensor_free(&out);
-        return atto__no_var();
-    }
-    return atto__record_unread(tape, &pad_class, &m, sizeof m, &x, 1, &out);
 }

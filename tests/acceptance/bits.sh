@@ -37,6 +37,8 @@ cases=(
     'rope f32 4x16x30x28 pairing=halves turned=all position=shared'
     'lstm_cell f32 300x1000 given=both'
     'gru_cell f32 300x1000'
+    'pad f32 4x16x30x28 mode=reflect amount=3'
+    'resize f32 4x16x30x28 mode=linear to=scaled'
     'reduce f32 300x1000 kind=sum dim=first'
     'binary f32 300x1000 kind=div'
 )

@@ -70,6 +70,8 @@ typedef struct grid_family {
     X(rope)              \
     X(lstm_cell)         \
     X(gru_cell)          \
+    X(pad)               \
+    X(resize)            \
     X(reduce)            \
     X(binary)
 #define X(name) extern const grid_family grid_##name;

@@ -180,6 +180,22 @@ Lines:
     cos ...  sin ...  x ...  dy ...  y ...  dx ...
 
 PAIRING is halves or neighbours, DIMS what is turned of D; tables are [OFFSET + L, DIMS / 2].
+
+pad.txt: torch.nn.functional.pad in all modes, and its gradient. Lines:
+
+    torch VERSION
+    case MODE VALUE RANK D0 D1 ... AMOUNTS
+    x ...  dy ...  y ...  dx ...
+
+MODE is one of ATTO_PAD_TABLE; AMOUNTS are before and after of every dimension, the first one first.
+
+resize.txt: torch.nn.functional.interpolate, and its gradient. Lines:
+
+    torch VERSION
+    case MODE ALIGN DIMS SCALE ... OUT ... RANK D0 D1 ...
+    x ...  dy ...  y ...  dx ...
+
+MODE is nearest or linear; of SCALE and OUT there are DIMS; SCALE is 0 where OUT was given, else OUT follows from it.
 """
 import argparse
 import math
@@ -1495,6 +1511,109 @@ def write_rope(out):
     return path
 
 
+# shape of x, amounts as functional.pad has them: before and after of the last dimension, of the one in
+# front of it, ...
+PAD_CASES = [
+    ((2, 5), (2, 1)), ((2, 5), (4, 4)), ((1, 2, 4), (0, 3)), ((2, 1, 3), (2, 0)),
+    ((2, 3, 4), (1, 2, 2, 0)), ((1, 2, 4, 3), (2, 2, 3, 1)), ((2, 2, 2, 3), (0, 2, 1, 1)),
+    ((1, 3, 2, 4), (3, 1, 1, 2, 1, 2)), ((1, 2, 3, 2, 3), (2, 1, 0, 1, 2, 2)),
+]
+PAD_MORE = {
+    "constant": [((4,), (1, 2)), ((3, 6), (-2, 1)), ((3, 6), (-1, -3, 2, -2)), ((2, 2, 2), (0, 0, 1, 0, 0, 1)),
+                 ((2, 1, 2, 1, 2), (1, 0, 0, 1, 1, 0, 0, 1, 1, 1)), ((0, 2), (1, 1, 2, 0))],
+    "reflect": [((2, 1, 1), (0, 0))],
+    "replicate": [((1, 1), (3, 2)), ((2, 1, 1), (2, 3, 1, 0)), ((1, 2, 3), (7, 0))],
+    "circular": [((1, 3), (3, 3)), ((2, 1, 1), (1, 1)), ((1, 2, 3, 2), (2, 2, 3, 3))],
+}
+
+
+def pad_case(rng, mode, value, shape, amounts):
+    """The lines of one case."""
+    x = ce_numbers(rng, shape, -2, 2).requires_grad_(True)
+    y = F.pad(x, amounts, mode, value) if mode == "constant" else F.pad(x, amounts, mode)
+    dy = ce_numbers(rng, y.shape, -2, 2)
+    (dx,) = torch.autograd.grad(y, [x], dy)
+    pairs = [(0, 0)] * (len(shape) - len(amounts) // 2)
+    pairs += [amounts[i:i + 2] for i in range(len(amounts) - 2, -1, -2)]
+    lines = [f"case {mode} {value!r} {with_shape(x)} " + " ".join(f"{b} {a}" for b, a in pairs)]
+    parts = [("x", x), ("dy", dy), ("y", y), ("dx", dx)]
+    return lines + [" ".join([name] + [repr(v) for v in t.detach().reshape(-1).tolist()])
+                    for name, t in parts]
+
+
+def write_pad(out):
+    """Writes pad.txt; returns its path."""
+    rng = random.Random(2022)
+    lines = ["# Padding and its gradient in float64, made by tests/golden/make_golden.py.",
+             f"torch {torch.__version__}"]
+    for mode, more in PAD_MORE.items():
+        for shape, amounts in PAD_CASES + more:
+            if mode == "reflect" and any(n <= max(amounts[2 * i:2 * i + 2])
+                                         for i, n in enumerate(shape[::-1][:len(amounts) // 2])):
+                continue
+            if mode == "circular" and any(n < max(amounts[2 * i:2 * i + 2])
+                                          for i, n in enumerate(shape[::-1][:len(amounts) // 2])):
+                continue
+            lines += pad_case(rng, mode, 1.5, shape, amounts)
+    return write_lines(out, "pad.txt", lines)
+
+
+# shape of x, sizes or scales of the result
+RESIZE_SIZES = [
+    ((1, 2, 4), (8,)), ((2, 1, 5), (3,)), ((1, 1, 6), (6,)), ((2, 3), (7,)), ((1, 1, 1), (4,)), ((1, 2, 7), (1,)),
+    ((1, 2, 2, 3), (4, 6)), ((1, 1, 5, 4), (3, 7)), ((1, 1, 4, 6), (2, 3)), ((2, 3, 2), (3, 5)), ((1, 1, 1, 3), (2, 2)),
+    ((1, 1, 3, 1), (5, 3)), ((1, 1, 3, 4), (1, 1)), ((2, 1, 2, 2), (5, 9)),
+]
+RESIZE_SCALES = [
+    ((1, 2, 5), (2.0,)), ((1, 1, 5), (1.7,)), ((1, 1, 7), (0.6,)), ((1, 1, 3, 4), (2.0, 2.0)), ((1, 1, 4, 3), (1.3, 2.9)),
+    ((1, 2, 5, 6), (0.7, 0.45)), ((1, 1, 3, 3), (1.1, 4.4)), ((1, 1, 2, 5), (2.4, 1.1)), ((1, 1, 3), (1.2,)),
+]
+
+
+def resize(x, mode, align, out, scale):
+    """With the batch that interpolate wants; bilinear is linear of two dimensions."""
+    dims = len(out or scale)
+    name = "bilinear" if mode == "linear" and dims == 2 else mode
+    batched = x if x.dim() == dims + 2 else x.unsqueeze(0)
+    y = F.interpolate(batched, size=out, scale_factor=scale, mode=name,
+                      align_corners=align if mode == "linear" else None)
+    return y if x.dim() == dims + 2 else y.squeeze(0)
+
+
+def resize_case(rng, mode, align, shape, out, scale):
+    """The lines of one case."""
+    x = ce_numbers(rng, shape, -2, 2).requires_grad_(True)
+    y = resize(x, mode, align, out, scale)
+    # Elements that float32, in which coordinates are, takes as well.
+    if mode == "nearest":
+        assert torch.equal(resize(x.detach().float(), mode, align, out, scale).double(), y.detach())
+    dy = ce_numbers(rng, y.shape, -2, 2)
+    (dx,) = torch.autograd.grad(y, [x], dy)
+    dims = len(out or scale)
+    numbers = " ".join(repr(s) for s in scale or (0.0,) * dims) + " " + " ".join(str(n) for n in y.shape[-dims:])
+    lines = [f"case {mode} {int(align)} {dims} {numbers} {with_shape(x)}"]
+    parts = [("x", x), ("dy", dy), ("y", y), ("dx", dx)]
+    return lines + [" ".join([name] + [repr(v) for v in t.detach().reshape(-1).tolist()])
+                    for name, t in parts]
+
+
+def write_resize(out):
+    """Writes resize.txt; returns its path."""
+    rng = random.Random(2023)
+    lines = ["# Resizing and its gradient in float64, made by tests/golden/make_golden.py.",
+             f"torch {torch.__version__}"]
+    for mode, align in (("nearest", False), ("linear", False), ("linear", True)):
+        for shape, size in RESIZE_SIZES:
+            lines += resize_case(rng, mode, align, shape, size, None)
+        for shape, scale in RESIZE_SCALES:
+            # There PyTorch leaves the scale aside, of one dimension in the gradient only.
+            if mode == "nearest" and len(scale) == 1 and any(int(n * s) in (n, 2 * n) and s not in (1, 2)
+                                         for n, s in zip(shape[-len(scale):], scale)):
+                continue
+            lines += resize_case(rng, mode, align, shape, None, scale)
+    return write_lines(out, "resize.txt", lines)
+
+
 # Kind, dims, then of every axis: kernel, stride, dilation; padding as the module takes it, and its mode.
 CONV_KERNELS = {1: ((1,), (2,), (3,), (5,)), 2: ((1, 1), (2, 2), (3, 3), (3, 2), (1, 4))}
 CONV_STEPS = {1: ((1,), (2,), (3,)), 2: ((1, 1), (2, 2), (1, 2), (3, 1))}
@@ -1597,7 +1716,7 @@ def main():
     for write in (write_act, write_linear, write_cross_entropy, write_optim, write_elementwise,
                   write_reduce, write_softmax, write_glu, write_loss, write_layer_norm, write_batch_norm,
                   write_group_norm, write_pool, write_index, write_matmul, write_attention,
-                  write_multihead, write_transformer_block, write_rope, write_conv, write_rnn):
+                  write_multihead, write_transformer_block, write_rope, write_pad, write_resize, write_conv, write_rnn):
         path = write(arguments.out)
         print(f"{path}: {os.path.getsize(path)} bytes")
 
