@@ -722,7 +722,8 @@ def convolution(c):
     stride = stride * axes if len(stride) == 1 else stride
     if c["op"] == "conv_transposed":
         f = F.conv_transpose1d if axes == 1 else F.conv_transpose2d
-        return lambda x, w, b: f(x, w, b, stride, padding, int(c["output_padding"]), groups, dilation), groups
+        more = int(c["output_padding"])
+        return lambda x, w, b: f(x, w, b, stride, padding, more, groups, dilation), groups
     f = F.conv1d if axes == 1 else F.conv2d
     padding = "same" if c["as"] == "same" else padding
     return lambda x, w, b: f(x, w, b, stride, padding, dilation, groups), groups
@@ -890,7 +891,8 @@ OPS = {"act": act, "dropout": dropout, "linear": linear, "matmul": matmul, "atte
        "mha": mha, "softmax": softmax, "glu": glu,
        "layer_norm": layer_norm, "rms_norm": rms_norm, "batch_norm": batch_norm,
        "group_norm": group_norm, "loss": pointwise, "nll_loss": of_labels(F.nll_loss),
-       "cross_entropy": of_labels(F.cross_entropy), "conv": conv, "conv_transposed": conv, "avg_pool": avg_pool, "max_pool": max_pool,
+       "cross_entropy": of_labels(F.cross_entropy), "conv": conv, "conv_transposed": conv,
+       "avg_pool": avg_pool, "max_pool": max_pool,
        "index_select": index_select, "gather": gather, "rope": rope,
        "adaptive_pool": adaptive_pool}
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Convolutions on a tape and as modules: gradients beside central differences of the oracle, shapes,
- * parameters, batch norms folded into them, what is refused. */
+/* Convolutions on a tape and as modules: gradients beside central differences of the oracle,
+ * shapes, parameters, batch norms folded into them, what is refused. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -110,7 +110,8 @@ static void read_var(atto_tape *tape, atto_var v, double *out)
 
 /* ---- gradients beside central differences ----
  *
- * tanh is the activation: it and its derivatives are at most 1, 1, 1 and 2, and inputs are at most 1. */
+ * tanh is the activation: it and its derivatives are at most 1, 1, 1 and 2, and inputs are at most
+ * 1. */
 
 #define STEP 0x1p-13
 
@@ -549,9 +550,9 @@ static atto_status take_buffer(void *rows, const char *key, const atto_tensor *t
     return ATTO_OK;
 }
 
-/* Evaluation is s (conv - mean) + beta, s = gamma / sqrt(var + eps). Apart: the sum's roundings, and 8 of
- * batch norm (a difference, a sum and its rsqrt 4, two products and a sum) of its terms. Folded: one of a
- * weight and one of a bias more than the sum's. */
+/* Evaluation is s (conv - mean) + beta, s = gamma / sqrt(var + eps). Apart: the sum's roundings,
+ * and 8 of batch norm (a difference, a sum and its rsqrt 4, two products and a sum) of its terms.
+ * Folded: one of a weight and one of a bias more than the sum's. */
 static void check_fold(const step *s, bool has_bias, bool affine, bool last)
 {
     const oracle_conv ask_o = ask(s);
@@ -609,8 +610,9 @@ static void conv_takes_a_batch_norm_into_its_parameters(void **state)
         for (int with = 0; with < 4; with++) check_fold(&steps[i], with & 1, with & 2, with == 3);
 }
 
-/* conv, norm, relu, conv, norm with residual and relu. The second layer's input may differ by what the
- * first one's outputs do, twice `allowed`, and each of its outputs by that times its weights. */
+/* conv, norm, relu, conv, norm with residual and relu. The second layer's input may differ by what
+ * the first one's outputs do, twice `allowed`, and each of its outputs by that times its
+ * weights. */
 static void conv_net_is_the_same_folded(void **state)
 {
     (void)state;

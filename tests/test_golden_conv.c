@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* PyTorch's own numbers (golden/conv.txt, float64) judge the oracle of convolutions and every backend.
- * Everything in them is a whole number, so that sums are exact. */
+/* PyTorch's own numbers (golden/conv.txt, float64) judge the oracle of convolutions and every
+ * backend. Everything in them is a whole number, so that sums are exact. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -153,8 +153,8 @@ static void golden_conv_matches_oracle(void **state)
 
 /* ---- the device against PyTorch ----
  *
- * It has zeros around images; other rims are put there beforehand, and their gradients added to where they
- * came from afterwards. */
+ * It has zeros around images; other rims are put there beforehand, and their gradients added to
+ * where they came from afterwards. */
 
 static double wide[MOST_NUMBERS], wide_dx[MOST_NUMBERS];
 

@@ -193,12 +193,12 @@ ATTO_API atto_var atto_batch_norm(atto_tape *tape, atto_var x,
 
 /* ---- attocl/conv.h: convolutions ----
  *
- * x is [N, C, H, W] or [C, H, W], of the 1d functions [N, C, L] or [C, L]; w [O, C / groups, KH, KW] or
- * [O, C / groups, K], of the transposed ones [C, O / groups, ...]. The result has O channels, lies in
- * memory as x does, contiguous or channels_last, and has the dtype of x and w. */
+ * x is [N, C, H, W] or [C, H, W], of the 1d functions [N, C, L] or [C, L]; w [O, C / groups, KH,
+ * KW] or [O, C / groups, K], of the transposed ones [C, O / groups, ...]. The result has O
+ * channels, lies in memory as x does, contiguous or channels_last, and has the dtype of x and w. */
 
-/** Options of convolutions; zero, and NULL for the struct, is PyTorch's default. Of the pairs {height, width}
- * the 1d functions read the first; the second must be 0 there. */
+/** Options of convolutions; zero, and NULL for the struct, is PyTorch's default. Of the pairs
+ * {height, width} the 1d functions read the first; the second must be 0 there. */
 typedef struct atto_conv_options {
     const atto_var *bias;     /**< [O], f32 or like x; NULL = none */
     const atto_var *residual; /**< like the result; added last, behind act; NULL = none */
@@ -208,10 +208,9 @@ typedef struct atto_conv_options {
     int64_t dilation[2]; /**< 0 = 1 */
     int64_t output_padding[2]; /**< transposed: outputs more at the end; below stride or dilation */
     int64_t groups;            /**< 0 = 1 */
-    bool same; /**< padding='same': outputs like inputs, with stride 1 and no padding
-                                    given; an odd element of padding is at the end. Not transposed */
-    int32_t
-        padding_mode; /**< what is outside the image: 0 = zeros; others are ATTO_E_UNSUPPORTED */
+    bool same; /**< padding='same': outputs like inputs; stride 1 and padding 0. An odd element of
+                    the padding is at the end. Not transposed */
+    int32_t padding_mode; /**< what is outside the image: 0 = zeros; others: ATTO_E_UNSUPPORTED */
     uint64_t reserved[4]; /**< must be 0 */
 } atto_conv_options;
 

@@ -46,8 +46,8 @@ typedef struct atto__running {
 atto_status atto__running_add(atto_module *m, int64_t channels, atto__running *out);
 void atto__running_free(atto__running *r);
 
-/* What a BatchNorm1d or BatchNorm2d of that many channels, over dims dimensions, does in evaluation:
- * y = scale[c] x + shift[c], on the host. Waits; what names the caller in messages. */
+/* What a BatchNorm1d or BatchNorm2d of that many channels, over dims dimensions, does in
+ * evaluation: y = scale[c] x + shift[c], on the host. Waits; what names the caller in messages. */
 atto_status atto__batch_norm_affine(const char *what, const atto_module *m, int32_t dims,
                                     int64_t channels, double *scale, double *shift);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Convolutions and transposed ones: of sequences where x has three dimensions, of images where it has
- * four. */
+/* Convolutions and transposed ones: of sequences where x has three dimensions, of images where it
+ * has four. */
 #include <stdlib.h>
 
 #include "../oracle_conv.h"
@@ -93,8 +93,8 @@ static convolution of_scene(grid_scene *s)
 }
 
 /* Sequences have one number of each, as has padding of half a kernel; groups that do not divide the
- * channels are one group in attorch's tests, which is a case already, as are as many groups as there are
- * in another case. */
+ * channels are one group in attorch's tests, which is a case already, as are as many groups as
+ * there are in another case. */
 static bool means_something(const grid_case *c, const convolution *v)
 {
     const pair *kernel = &kernels[grid_int(c, "kernel")], *stride = &strides[grid_int(c, "stride")];
@@ -218,7 +218,7 @@ static atto_status call(grid_scene *s, bool backward)
 
 /* ---- the answer ---- */
 
-/* Where element i of an image that is stored in planes lies in one that is stored as the case says. */
+/* Where element i of an image in planes lies in one that is stored as the case says. */
 static int64_t place(bool last, int64_t i, int64_t channels, int64_t plane)
 {
     if (!last) return i;

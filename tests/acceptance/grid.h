@@ -35,7 +35,7 @@ typedef struct grid_family {
     /* Of the comparison with PyTorch, at least torch.testing's: attorch's, where
      * scripts/acceptance.py derives none. */
     double rtol, grad_rtol, atol, grad_atol;
-    /* Not 0: runs without PyTorch have every thin-th combination of the options, for want of time. */
+    /* Not 0: runs without PyTorch have every thin-th combination of options, for want of time. */
     int thin;
     /* NULL, or whether the options and the shape mean something together. */
     bool (*exists)(const grid_case *c);
