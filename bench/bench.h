@@ -132,7 +132,9 @@ typedef struct bench_row {
     X(layer_norm)       \
     X(batch_norm)       \
     X(group_norm)       \
-    X(conv) X(pool) X(index_select) X(gather) X(matmul) X(attention) X(module) X(rope) X(rnn) X(pad) X(resize)
+    X(conv)             \
+    X(pool)             \
+    X(index_select) X(gather) X(matmul) X(attention) X(module) X(rope) X(rnn) X(pad) X(resize)
 
 #define X(name)                                   \
     extern const bench_row bench_##name##_rows[]; \

@@ -28,8 +28,8 @@
 #include <attocl/pad.h>
 #include <attocl/pool.h>
 #include <attocl/reduce.h>
-#include <attocl/rnn.h>
 #include <attocl/resize.h>
+#include <attocl/rnn.h>
 #include <attocl/rope.h>
 #include <attocl/softmax.h>
 

@@ -703,6 +703,61 @@ def of_labels(function):
     return run
 
 
+# ---- convolutions ----
+
+
+def numbers(text):
+    """"5x3" is (5, 3), "3" is (3,)."""
+    return tuple(int(n) for n in text.split("x"))
+
+
+def convolution(c):
+    """A case's function of x, w and b, which are [N, C, ...], and the channels of a group."""
+    x, w = c.get("x"), c.get("w")
+    axes, channels = x.dim() - 2, x.shape[-1 if c["as"] == "channels_last" else 1]
+    kernel, stride, groups = numbers(c["kernel"]), numbers(c["stride"]), int(c["groups"])
+    groups = channels if groups < 0 else groups
+    padding, dilation = int(c["padding"]), 2 if c["as"] == "dilated" else 1
+    padding = kernel[0] // 2 if padding < 0 else padding
+    stride = stride * axes if len(stride) == 1 else stride
+    if c["op"] == "conv_transposed":
+        f = F.conv_transpose1d if axes == 1 else F.conv_transpose2d
+        more = int(c["output_padding"])
+        return lambda x, w, b: f(x, w, b, stride, padding, more, groups, dilation), groups
+    f = F.conv1d if axes == 1 else F.conv2d
+    padding = "same" if c["as"] == "same" else padding
+    return lambda x, w, b: f(x, w, b, stride, padding, dilation, groups), groups
+
+
+def conv(c):
+    """Sizes of what is added up come from the same function of squares."""
+    last = c["as"] == "channels_last"
+
+    def planes(t):
+        return t.movedim(-1, 1) if last else t
+
+    def as_stored(t):
+        return t.movedim(1, -1) if last else t
+    f, groups = convolution(c)
+    x, w, b, dy = planes(c.get("x")), c.get("w"), c.get("b"), planes(c.get("dy"))
+
+    def run(x, w, b, dy):
+        leaves = {"x": x.detach().requires_grad_(), "w": w.detach().requires_grad_(),
+                  "b": None if b is None else b.detach().requires_grad_()}
+        y = f(*leaves.values())
+        return {"y": y.detach(), **gradients(y, dy, leaves)}
+    out = run(x, w, b, dy)
+    squares = run(x.square(), w.square(), None if b is None else b.square(), dy.square())
+    taps = w[0, 0].numel()
+    positions = x.shape[0] * (x if c["op"] == "conv_transposed" else dy)[0, 0].numel()
+    terms = {"y": x.shape[1] // groups * taps + 1, "dx": dy.shape[1] // groups * taps,
+             "dw": positions, "db": dy.shape[0] * dy[0, 0].numel()}
+    images = ("y", "dx")
+    return {name: tuple(as_stored(t) if name in images else t
+                        for t in (value, long_sum(terms[name], value, squares[name])))
+            for name, value in out.items()}
+
+
 # ---- pooling: sequences are images of height 1 ----
 
 
@@ -988,9 +1043,9 @@ OPS = {"act": act, "dropout": dropout, "linear": linear, "matmul": matmul, "atte
        "mha": mha, "softmax": softmax, "glu": glu,
        "layer_norm": layer_norm, "rms_norm": rms_norm, "batch_norm": batch_norm,
        "group_norm": group_norm, "loss": pointwise, "nll_loss": of_labels(F.nll_loss),
-       "cross_entropy": of_labels(F.cross_entropy), "avg_pool": avg_pool, "max_pool": max_pool,
+       "cross_entropy": of_labels(F.cross_entropy), "conv": conv, "conv_transposed": conv,
+       "avg_pool": avg_pool, "max_pool": max_pool,
        "index_select": index_select, "gather": gather, "rope": rope, "lstm_cell": lstm_cell, "gru_cell": gru_cell,
-       "index_select": index_select, "gather": gather, "rope": rope,
        "pad": pad, "resize": resize,
        "adaptive_pool": adaptive_pool}
 

@@ -8,9 +8,9 @@
 #include "atto_test.h"
 #include "oracle_loss.h"
 #include "oracle_norm.h"
-#include "oracle_rnn.h"
 #include "oracle_pad.h"
 #include "oracle_resize.h"
+#include "oracle_rnn.h"
 #include "oracle_rope.h"
 
 static void oracle_has_a_row_for_every_activation(void **state)
@@ -928,6 +928,9 @@ static void oracle_rnn_gradients_match_differences(void **state)
         check_rnn_slopes(gru == 1, &o, x, gru ? 3 * RN_N : RN_GATES, r.dx);
         if (gru) check_rnn_slopes(true, &o, u, 3 * RN_N, r.du);
         check_rnn_slopes(gru == 1, &o, old, RN_N, r.dstate);
+    }
+}
+
 /* ---- pad: a sum of elements, so that differences have roundings only ---- */
 
 enum { PA_X = 2 * 3 * 4, PA_Y = 2 * 7 * 7 };

@@ -136,6 +136,27 @@ RECURRENT(lstm_cell, true, true)
 RECURRENT(gru_cell, false, true)
 RECURRENT(lstm, true, false)
 RECURRENT(gru, false, false)
+static atto_var low_conv1d(atto_var a, atto_var b)
+{
+    return atto_conv1d(tape, atto_reshape(tape, a, atto_shape3(2, 2, 6)),
+                       atto_reshape(tape, b, atto_shape3(4, 2, 3)), NULL);
+}
+
+static atto_var low_conv2d_residual(atto_var a, atto_var b)
+{
+    const atto_shape y = atto_shape4(2, 3, 1, 2);
+    const atto_var r =
+        dtype_of(a) == ATTO_F32 ? input(9, y) : atto_cast(tape, input(9, y), dtype_of(a));
+    return atto_conv2d(tape, atto_reshape(tape, a, atto_shape4(2, 2, 2, 3)),
+                       atto_reshape(tape, b, atto_shape4(3, 2, 2, 2)),
+                       &(atto_conv_options){ .residual = &r, .act = atto_gelu() });
+}
+
+static atto_var low_conv_transpose2d(atto_var a, atto_var b)
+{
+    return atto_conv_transpose2d(tape, atto_reshape(tape, a, atto_shape4(2, 2, 2, 3)),
+                                 atto_reshape(tape, b, atto_shape4(2, 3, 2, 2)), NULL);
+}
 
 #define F32_OF_ONE(name, call)                         \
     static atto_var f32_##name(atto_var a, atto_var b) \
@@ -172,10 +193,17 @@ static atto_var f32_instance_norm_evaluated(atto_var a, atto_var b)
 static const struct {
     const char *name;
     function f;
-} low_ops[] = { { "linear", low_linear },       { "linear with a residual", low_linear_residual },
-                { "matmul", low_matmul },       { "matmul of vectors", low_dot },
-                { "lstm_cell", low_lstm_cell }, { "gru_cell", low_gru_cell },
-                { "lstm", low_lstm },           { "gru", low_gru } },
+} low_ops[] = { { "linear", low_linear },
+                { "linear with a residual", low_linear_residual },
+                { "matmul", low_matmul },
+                { "matmul of vectors", low_dot },
+                { "lstm_cell", low_lstm_cell },
+                { "gru_cell", low_gru_cell },
+                { "lstm", low_lstm },
+                { "gru", low_gru },
+                { "conv1d", low_conv1d },
+                { "conv2d with a residual", low_conv2d_residual },
+                { "conv_transpose2d", low_conv_transpose2d } },
   f32_ops[] = {
 #define ROW(name)         \
     {                     \

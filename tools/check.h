@@ -20,6 +20,7 @@ typedef enum check_family {
     CHECK_BATCH_NORM,
     CHECK_GROUP_NORM,
     CHECK_POOL,      /* kind 1: maxima */
+    CHECK_CONV,      /* atto_conv_*, kind 1: transposed; through check_conv */
     CHECK_INDEX,     /* atto_index_select_*, kind 1: atto_gather_*; through check_index */
     CHECK_MATMUL,    /* atto_matmul_*, through check_matmul */
     CHECK_ATTENTION, /* atto_attention_*, through check_attention */
@@ -73,6 +74,9 @@ atto_status check_pool(atto_device *dev, atto_device *reference, bool is_max, bo
 /* Images padded and resized, contiguous and channels_last; check_image.c. */
 atto_status check_image(atto_device *dev, atto_device *reference, const check_op *op, bool backward,
                         atto_dtype dtype, double *ratio);
+/* Convolutions, or transposed ones, likewise; check_conv.c. */
+atto_status check_conv(atto_device *dev, atto_device *reference, bool transposed, bool backward,
+                       atto_dtype dtype, double *ratio);
 
 /* Rows, or elements, that an index names; check_index.c. */
 atto_status check_index(atto_device *dev, atto_device *reference, bool is_gather, bool backward,

@@ -86,6 +86,8 @@ static const check_op ops[] = {
     { "rms_norm",     { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_RMS_NORM, 0 },
     { "batch_norm",   { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_BATCH_NORM, 0 },
     { "group_norm",   { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_GROUP_NORM, 0 },
+    { "conv",         { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_CONV, 0 },
+    { "conv_transpose", { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_CONV, 1 },
     { "avg_pool",     { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_POOL, 0 },
     { "max_pool",     { ATTO_ACT_IDENTITY, 0.0f, 0.0f }, 0.0f, CHECK_POOL, 1 },
 #define X(NAME, name, rule) \
@@ -310,6 +312,12 @@ static double run_cell(selftest *s, const check_op *op, bool backward, atto_dtyp
     }
     if (op->family == CHECK_PAD || op->family == CHECK_RESIZE) {
         const atto_status status = check_image(s->dev, s->reference, op, backward, dtype, &ratio);
+        if (status != ATTO_OK) tool_fail(op->name, status);
+        return ratio;
+    }
+    if (op->family == CHECK_CONV) {
+        const atto_status status =
+            check_conv(s->dev, s->reference, op->kind == 1, backward, dtype, &ratio);
         if (status != ATTO_OK) tool_fail(op->name, status);
         return ratio;
     }

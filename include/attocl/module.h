@@ -371,6 +371,68 @@ ATTO_API atto_status atto_batch_norm1d_create(atto_device *dev, int64_t channels
 ATTO_API atto_status atto_batch_norm2d_create(atto_device *dev, int64_t channels,
                                               const atto_batch_norm_module_options *options,
                                               atto_module **m);
+
+/** Options of convolution modules; zero is PyTorch's default. Pairs are {height, width}; the 1d
+ * modules read the first, and the second must be 0. What they mean stands in attocl/record.h. */
+typedef struct atto_conv_module_options {
+    int64_t stride[2];          /**< 0 = 1 */
+    int64_t padding[2];         /**< on both sides */
+    int64_t dilation[2];        /**< 0 = 1 */
+    int64_t output_padding[2];  /**< transposed */
+    int64_t groups;             /**< 0 = 1 */
+    bool same;                  /**< padding='same' */
+    atto_pad_kind padding_mode; /**< 0 = zeros; not transposed */
+    bool no_bias;
+    atto_activation act; /**< behind the bias */
+    atto_dtype dtype;    /**< of the parameters; 0 = f32 */
+    uint64_t reserved[4];
+} atto_conv_module_options;
+
+/**
+ * Convolutions: Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d. weight is [out, in / groups,
+ * kernel], of the transposed ones [in, out / groups, kernel], bias [out]; both drawn as PyTorch
+ * does: uniform in +-1/sqrt(weight's elements along its dimensions from 1 on). atto_apply2 takes a
+ * residual, which is added behind the activation. options may be NULL.
+ *
+ * Returns ATTO_E_NULL; ATTO_E_SHAPE: in or out is negative; ATTO_E_ARGUMENT: kernel or a number
+ *         outside its range, groups do not divide in and out, a reserved word not 0;
+ *         ATTO_E_DTYPE, ATTO_E_MEMORY, ATTO_E_BACKEND, ATTO_E_LOST
+ */
+ATTO_API atto_status atto_conv1d_create(atto_device *dev, int64_t in, int64_t out, int64_t kernel,
+                                        const atto_conv_module_options *options, atto_module **m);
+ATTO_API atto_status atto_conv2d_create(atto_device *dev, int64_t in, int64_t out, int64_t kernel_h,
+                                        int64_t kernel_w, const atto_conv_module_options *options,
+                                        atto_module **m);
+ATTO_API atto_status atto_conv_transpose1d_create(atto_device *dev, int64_t in, int64_t out,
+                                                  int64_t kernel,
+                                                  const atto_conv_module_options *options,
+                                                  atto_module **m);
+ATTO_API atto_status atto_conv_transpose2d_create(atto_device *dev, int64_t in, int64_t out,
+                                                  int64_t kernel_h, int64_t kernel_w,
+                                                  const atto_conv_module_options *options,
+                                                  atto_module **m);
+
+/**
+ * Puts a batch norm that follows a convolution into the convolution's parameters, for inference:
+ *
+ *     weight = weight * gamma * rstd
+ *     bias   = (bias - running_mean) * gamma * rstd + beta     rstd = 1 / sqrt(running_var + eps)
+ *
+ * computed in double, and rounded once to their dtype. A convolution without a bias gets the
+ * parameter "bias". batch_norm then gives its input as it is, with its residual and activation as
+ * before; in training mode it fails (ATTO_E_STATE). What it holds stays, but belongs to the old
+ * weights: save before folding. Waits for the device.
+ *
+ * @param conv        a convolution module without activation, used nowhere else
+ * @param batch_norm  BatchNorm1d or BatchNorm2d of its output, used nowhere else
+ * Returns ATTO_E_NULL; ATTO_E_ARGUMENT: a module of another class, conv has an activation,
+ *         batch_norm has no running statistics; ATTO_E_SHAPE: other channels, other dimensions;
+ *         ATTO_E_STATE: was folded before; ATTO_E_DEVICE, ATTO_E_MEMORY, ATTO_E_BACKEND,
+ *         ATTO_E_LOST. On failure the modules are as they were, unless the device fails while it is
+ *         written to
+ */
+ATTO_API atto_status atto_conv_fold_batch_norm(atto_module *conv, atto_module *batch_norm);
+
 /**
  * Pooling: AvgPool1d, AvgPool2d, MaxPool1d, ... What kernel, options and out mean stands in
  * attocl/record.h; who wants indices calls atto_max_pool2d. options may be NULL.
@@ -521,6 +583,17 @@ ATTO_API atto_status atto_sequential_batch_norm1d(atto_module *m, int64_t channe
                                                   const atto_batch_norm_module_options *options);
 ATTO_API atto_status atto_sequential_batch_norm2d(atto_module *m, int64_t channels,
                                                   const atto_batch_norm_module_options *options);
+ATTO_API atto_status atto_sequential_conv1d(atto_module *m, int64_t in, int64_t out, int64_t kernel,
+                                            const atto_conv_module_options *options);
+ATTO_API atto_status atto_sequential_conv2d(atto_module *m, int64_t in, int64_t out,
+                                            int64_t kernel_h, int64_t kernel_w,
+                                            const atto_conv_module_options *options);
+ATTO_API atto_status atto_sequential_conv_transpose1d(atto_module *m, int64_t in, int64_t out,
+                                                      int64_t kernel,
+                                                      const atto_conv_module_options *options);
+ATTO_API atto_status atto_sequential_conv_transpose2d(atto_module *m, int64_t in, int64_t out,
+                                                      int64_t kernel_h, int64_t kernel_w,
+                                                      const atto_conv_module_options *options);
 ATTO_API atto_status atto_sequential_avg_pool1d(atto_module *m, int64_t kernel,
                                                 const atto_avg_pool_options *options);
 ATTO_API atto_status atto_sequential_avg_pool2d(atto_module *m, int64_t kernel_h, int64_t kernel_w,

@@ -7,6 +7,7 @@
 #include <attocl/act.h>
 #include <attocl/attention.h>
 #include <attocl/batch_norm.h>
+#include <attocl/conv.h>
 #include <attocl/cross_entropy.h>
 #include <attocl/elementwise.h>
 #include <attocl/gather.h>
@@ -21,8 +22,8 @@
 #include <attocl/pad.h>
 #include <attocl/pool.h>
 #include <attocl/reduce.h>
-#include <attocl/rnn.h>
 #include <attocl/resize.h>
+#include <attocl/rnn.h>
 #include <attocl/rope.h>
 #include <attocl/softmax.h>
 #include <attocl/tape.h>
@@ -192,6 +193,40 @@ typedef struct atto_batch_norm_options {
 /** Batch norm of x, [N, C] or [N, C, ...]: attocl/batch_norm.h. */
 ATTO_API atto_var atto_batch_norm(atto_tape *tape, atto_var x,
                                   const atto_batch_norm_options *options);
+
+/* ---- attocl/conv.h: convolutions ----
+ *
+ * x is [N, C, H, W] or [C, H, W], of the 1d functions [N, C, L] or [C, L]; w [O, C / groups, KH,
+ * KW] or [O, C / groups, K], of the transposed ones [C, O / groups, ...]. The result has O
+ * channels, lies in memory as x does, contiguous or channels_last, and has the dtype of x and w. */
+
+/** Options of convolutions; zero, and NULL for the struct, is PyTorch's default. Of the pairs
+ * {height, width} the 1d functions read the first; the second must be 0 there. */
+typedef struct atto_conv_options {
+    const atto_var *bias;     /**< [O], f32 or like x; NULL = none */
+    const atto_var *residual; /**< like the result; added last, behind act; NULL = none */
+    atto_activation act;      /**< behind the bias; zero = identity */
+    int64_t stride[2];        /**< 0 = 1 */
+    int64_t padding[2];  /**< on both sides of the image; transposed: what is cut off the result */
+    int64_t dilation[2]; /**< 0 = 1 */
+    int64_t output_padding[2]; /**< transposed: outputs more at the end; below stride or dilation */
+    int64_t groups;            /**< 0 = 1 */
+    bool same; /**< padding='same': outputs like inputs; stride 1 and padding 0. An odd element of
+                    the padding is at the end. Not transposed */
+    atto_pad_kind padding_mode; /**< what is outside the image: 0 = zeros, else reflect, replicate,
+                                     circular: attocl/pad.h. Not transposed */
+    uint64_t reserved[4];       /**< must be 0 */
+} atto_conv_options;
+
+ATTO_API atto_var atto_conv1d(atto_tape *tape, atto_var x, atto_var w,
+                              const atto_conv_options *options);
+ATTO_API atto_var atto_conv2d(atto_tape *tape, atto_var x, atto_var w,
+                              const atto_conv_options *options);
+ATTO_API atto_var atto_conv_transpose1d(atto_tape *tape, atto_var x, atto_var w,
+                                        const atto_conv_options *options);
+ATTO_API atto_var atto_conv_transpose2d(atto_tape *tape, atto_var x, atto_var w,
+                                        const atto_conv_options *options);
+
 /* ---- attocl/pool.h: means and maxima over windows ----
  *
  * x is [N, C, H, W] or [C, H, W], of the 1d functions [N, C, L] or [C, L]. A result lies in memory

@@ -2,6 +2,7 @@
 /* Batch norm: checks, the public calls, the tape, modules. */
 #include "batch_norm.h"
 
+#include <math.h>
 #include <stddef.h>
 
 #include "alloc.h"
@@ -142,6 +143,7 @@ typedef struct batch_norm_module {
     bool cumulative;
     float momentum, eps;
     int32_t least_rank, most_rank; /* of the input */
+    bool is_folded;                /* a convolution does what it did */
 } batch_norm_module;
 
 static atto_status check_input(const atto_module *m, const batch_norm_module *data,
@@ -156,11 +158,26 @@ static atto_status check_input(const atto_module *m, const batch_norm_module *da
     return ATTO_OK;
 }
 
+/* What is left of it: the residual and the activation. */
+static atto_var folded(const atto_module *m, atto_tape *tape, atto_var x, const atto_var *residual)
+{
+    const batch_norm_module *data = atto_module_data(m);
+    if (atto_module_is_training(m)) {
+        atto__tape_fail(tape, atto__fail(ATTO_E_STATE,
+                                         "%s: it was folded into a convolution, and cannot train",
+                                         atto_module_class_name(m)));
+        return atto__no_var();
+    }
+    if (residual) x = atto_add(tape, x, *residual);
+    return data->act.kind == ATTO_ACT_IDENTITY ? x : atto_act(tape, x, data->act, NULL);
+}
+
 static atto_var forward_with(atto_module *m, atto_tape *tape, atto_var x, const atto_var *residual)
 {
     const batch_norm_module *data = atto_module_data(m);
     const atto_tensor *t = atto__tape_tensor(tape, atto_module_class_name(m), x);
     if (!t || atto__tape_fail(tape, check_input(m, data, t)) != ATTO_OK) return atto__no_var();
+    if (data->is_folded) return folded(m, tape, x, residual);
     const bool tracks = data->running.mean.dtype != 0, training = atto_module_is_training(m);
     const atto_var none = atto__no_var();
     atto__affine_vars vars;
@@ -251,4 +268,60 @@ atto_status atto_batch_norm2d_create(atto_device *dev, int64_t channels,
                                      const atto_batch_norm_module_options *options, atto_module **m)
 {
     return create(dev, "batch_norm2d_create", &batch_norm2d_class, channels, options, m);
+}
+
+/* ---- folded into what comes before it ---- */
+
+static atto_status check_fold(const char *what, const atto_module *m, int32_t dims,
+                              int64_t channels)
+{
+    const bool flat = atto__module_is(m, &batch_norm1d_class);
+    ATTO_REQUIRE(flat || atto__module_is(m, &batch_norm2d_class), ATTO_E_ARGUMENT,
+                 "%s: batch_norm is a %s, expected a BatchNorm1d or BatchNorm2d", what,
+                 atto_module_class_name(m));
+    const batch_norm_module *data = atto_module_data(m);
+    ATTO_REQUIRE(flat == (dims == 1), ATTO_E_SHAPE, "%s: batch_norm is a %s, expected a %s", what,
+                 atto_module_class_name(m), dims == 1 ? "BatchNorm1d" : "BatchNorm2d");
+    ATTO_REQUIRE(data->channels == channels, ATTO_E_SHAPE,
+                 "%s: batch_norm has %lld channels, expected %lld as the convolution gives", what,
+                 (long long)data->channels, (long long)channels);
+    ATTO_REQUIRE(data->running.mean.dtype != 0, ATTO_E_ARGUMENT,
+                 "%s: batch_norm has no running statistics: it takes each batch's own", what);
+    ATTO_REQUIRE(!data->is_folded, ATTO_E_STATE, "%s: batch_norm was folded before", what);
+    return ATTO_OK;
+}
+
+/* Rows of [C] floats: mean, variance, weight, bias. */
+static atto_status read_rows(const batch_norm_module *data, float *rows)
+{
+    const int64_t n = data->channels;
+    ATTO_TRY(atto_tensor_read(&data->running.mean, rows));
+    ATTO_TRY(atto_tensor_read(&data->running.var, rows + n));
+    for (int64_t c = 0; c < n; c++) rows[2 * n + c] = 1.0f, rows[3 * n + c] = 0.0f;
+    if (!data->affine.weight) return ATTO_OK;
+    ATTO_TRY(atto__param_floats(data->affine.weight, rows + 2 * n));
+    return atto__param_floats(data->affine.bias, rows + 3 * n);
+}
+
+atto_status atto__batch_norm_affine(const char *what, const atto_module *m, int32_t dims,
+                                    int64_t channels, double *scale, double *shift)
+{
+    ATTO_TRY(check_fold(what, m, dims, channels));
+    const batch_norm_module *data = atto_module_data(m);
+    const double eps = (double)atto__or_default(data->eps, 1e-5f);
+    float *rows = atto__alloc(((size_t)channels * 4 + 1) * sizeof *rows);
+    ATTO_REQUIRE(rows, ATTO_E_MEMORY, "%s: out of host memory", what);
+    const atto_status status = read_rows(data, rows);
+    for (int64_t c = 0; status == ATTO_OK && c < channels; c++) {
+        const float *of = rows + c;
+        scale[c] = (double)of[2 * channels] / sqrt((double)of[channels] + eps);
+        shift[c] = (double)of[3 * channels] - (double)of[0] * scale[c];
+    }
+    atto__free(rows);
+    return status;
+}
+
+void atto__batch_norm_fold(atto_module *m)
+{
+    ((batch_norm_module *)atto_module_data(m))->is_folded = true;
 }

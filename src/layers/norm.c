@@ -78,3 +78,16 @@ void atto__running_free(atto__running *r)
     atto_tensor_free(&r->var);
     atto_tensor_free(&r->batches);
 }
+
+/* ---- on the host ---- */
+
+atto_status atto__param_floats(const atto_param *p, float *out)
+{
+    atto_tensor wide;
+    ATTO_TRY(
+        atto_tensor_alloc(p->dev, ATTO_F32, atto_shape_of(p->value.rank, p->value.shape), &wide));
+    atto_status status = atto_tensor_copy(&wide, &p->value);
+    if (status == ATTO_OK) status = atto_tensor_read(&wide, out);
+    atto_tensor_free(&wide);
+    return status;
+}

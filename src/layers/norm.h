@@ -46,4 +46,15 @@ typedef struct atto__running {
 atto_status atto__running_add(atto_module *m, int64_t channels, atto__running *out);
 void atto__running_free(atto__running *r);
 
+/* What a BatchNorm1d or BatchNorm2d of that many channels, over dims dimensions, does in
+ * evaluation: y = scale[c] x + shift[c], on the host. Waits; what names the caller in messages. */
+atto_status atto__batch_norm_affine(const char *what, const atto_module *m, int32_t dims,
+                                    int64_t channels, double *scale, double *shift);
+
+/* From now on its input is its output, in evaluation. */
+void atto__batch_norm_fold(atto_module *m);
+
+/* A parameter's values as f32, whatever its dtype. Waits. */
+atto_status atto__param_floats(const atto_param *p, float *out);
+
 #endif

@@ -145,6 +145,32 @@ atto_status atto_sequential_batch_norm2d(atto_module *m, int64_t channels,
     APPEND(m, batch_norm2d, channels, options);
 }
 
+atto_status atto_sequential_conv1d(atto_module *m, int64_t in, int64_t out, int64_t kernel,
+                                   const atto_conv_module_options *options)
+{
+    APPEND(m, conv1d, in, out, kernel, options);
+}
+
+atto_status atto_sequential_conv2d(atto_module *m, int64_t in, int64_t out, int64_t kernel_h,
+                                   int64_t kernel_w, const atto_conv_module_options *options)
+{
+    APPEND(m, conv2d, in, out, kernel_h, kernel_w, options);
+}
+
+atto_status atto_sequential_conv_transpose1d(atto_module *m, int64_t in, int64_t out,
+                                             int64_t kernel,
+                                             const atto_conv_module_options *options)
+{
+    APPEND(m, conv_transpose1d, in, out, kernel, options);
+}
+
+atto_status atto_sequential_conv_transpose2d(atto_module *m, int64_t in, int64_t out,
+                                             int64_t kernel_h, int64_t kernel_w,
+                                             const atto_conv_module_options *options)
+{
+    APPEND(m, conv_transpose2d, in, out, kernel_h, kernel_w, options);
+}
+
 atto_status atto_sequential_avg_pool1d(atto_module *m, int64_t kernel,
                                        const atto_avg_pool_options *options)
 {

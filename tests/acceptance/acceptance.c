@@ -304,6 +304,12 @@ static void run_bits(grid_run *g, const grid_case *c)
     count_both(g, c, problem ? "failed" : "passed", problem ? problem : "not judged");
 }
 
+static void clear_store(grid_run *g)
+{
+    grid_store_clear(g->store);
+    g->fresh = true;
+}
+
 static void run_case(grid_run *g, const grid_case *c)
 {
     atto_status status[2] = { ATTO_OK, ATTO_OK };
@@ -313,6 +319,7 @@ static void run_case(grid_run *g, const grid_case *c)
         count_both(g, c, "skipped", skip);
         return;
     }
+    if (!grid_store_has_room(g->store)) clear_store(g);
     if (g->r->bits) {
         run_bits(g, c);
         return;
@@ -387,12 +394,13 @@ static void run_shape(grid_run *g, grid_case *c, int at, int shapes)
 {
     const int64_t n = combinations(c->family);
     const bool turns = g->r->quick && n > MANY;
+    const int thin = g->r->quick || g->r->bits ? c->family->thin : 0;
     for (int d = 0; d < COUNT_OF(dtypes); d++) {
         c->dtype = dtypes[d];
-        grid_store_clear(g->store);
-        g->fresh = true;
+        clear_store(g);
         for (int64_t i = 0; i < n; i++) {
             set_options(c, i);
+            if (thin > 0 && i % thin) continue;
             if (turns && (i / 2 + i + d) % shapes != at) continue;
             if (c->family->exists && !c->family->exists(c)) continue;
             if (wanted(g, c)) run_case(g, c);

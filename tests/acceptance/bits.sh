@@ -29,6 +29,8 @@ cases=(
     'loss f32 300x1000 kind=mse reduction=mean weight=0 pos_weight=0'
     'nll_loss f32 300x1000 reduction=mean weight=0 ignore=0'
     'cross_entropy f32 300x1000 reduction=mean weight=0 ignore=0 smoothing=0 probabilities=0'
+    'conv f32 4x16x30x28 out=16 kernel=3 stride=1 padding=0 groups=1 bias=0 as=plain'
+    'conv_transposed f32 4x16x30x28 out=16 kernel=3 stride=1 padding=0 groups=1 bias=0 output_padding=0 as=plain'
     'avg_pool f32 4x16x30x28 kernel=3 stride=2 padding=1 ceil=0 exclude=0 divisor=0'
     'max_pool f32 4x16x30x28 kernel=2 stride=0 padding=0 ceil=0 dilation=1'
     'adaptive_pool f32 4x16x30x28 out=1 max=0'

@@ -39,6 +39,11 @@ void grid_store_clear(grid_store *store)
     store->count = 0;
 }
 
+bool grid_store_has_room(const grid_store *store)
+{
+    return store->count + GRID_TENSORS <= MOST;
+}
+
 void grid_store_destroy(grid_store *store)
 {
     if (store) grid_store_clear(store);

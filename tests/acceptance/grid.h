@@ -35,6 +35,8 @@ typedef struct grid_family {
     /* Of the comparison with PyTorch, at least torch.testing's: attorch's, where
      * scripts/acceptance.py derives none. */
     double rtol, grad_rtol, atol, grad_atol;
+    /* Not 0: runs without PyTorch have every thin-th combination of options, for want of time. */
+    int thin;
     /* NULL, or whether the options and the shape mean something together. */
     bool (*exists)(const grid_case *c);
     /* Declares the tensors, by grid_input and grid_output. */
@@ -62,6 +64,8 @@ typedef struct grid_family {
     X(loss)              \
     X(nll_loss)          \
     X(cross_entropy)     \
+    X(conv)              \
+    X(conv_transposed)   \
     X(avg_pool)          \
     X(max_pool)          \
     X(adaptive_pool)     \

@@ -12,6 +12,9 @@ typedef struct grid_store grid_store;
 
 grid_store *grid_store_create(atto_device *dev, const char *folder);
 void grid_store_clear(grid_store *store);
+
+/* Whether the inputs of one scene more are sure to fit. */
+bool grid_store_has_room(const grid_store *store);
 void grid_store_destroy(grid_store *store);
 
 /* The worst output of a pass. */
