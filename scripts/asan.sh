@@ -15,7 +15,7 @@ export UBSAN_OPTIONS=print_stacktrace=1
 export LSAN_OPTIONS=suppressions=$root/scripts/lsan.txt:print_suppressions=0
 
 # Families whose many kernels take minutes to build, and whose host code is like that of the others.
-slow='attention|matmul|linear|cross_entropy|elementwise|softmax|loss|nll_loss|layer_norm|batch_norm|group_norm|pool|index_select|gather|rope|rnn|pad|resize'
+slow='attention|matmul|linear|cross_entropy|elementwise|softmax|loss|nll_loss|layer_norm|batch_norm|group_norm|pool|index_select|gather|rope|conv|rnn|pad|resize'
 
 export POCL_EXTRA_BUILD_FLAGS=-cl-opt-disable # a third of the time that kernels take to build
 only_pocl # Intel's driver opens libraries in a way that AddressSanitizer forbids
