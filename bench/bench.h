@@ -228,7 +228,8 @@ bench_matrix bench_matrix_of(const bench *b, const bench_row *row);
  * on CPUs. */
 bench_heads bench_heads_of(const bench *b, const bench_row *row);
 
-/* The same of convolutions: on CPUs an eighth of the images. */
+/* The same of convolutions: on CPUs an eighth of the images; then images, edges and channels are
+ * halved, in this order. */
 bench_images bench_images_of(const bench *b, const bench_row *row);
 
 /* Edge of y. */

@@ -4,12 +4,14 @@
  * and dw, the last two of atto_conv_backward. */
 #include "bench.h"
 
-static struct atto_conv_args args_of(const bench_row *row)
+/* Channels, and with them groups, are those of the tensors. */
+static struct atto_conv_args args_of(const bench_row *row, const bench_tensors *t)
 {
     const bench_images *s = &row->images;
+    const atto_tensor *big = s->transposed ? &t->z : &t->x;
     return (struct atto_conv_args){ .window = { .dims = 2,
                                                 .transposed = s->transposed,
-                                                .groups = s->groups,
+                                                .groups = big->shape[1] / t->w.shape[1],
                                                 .stride = { s->stride, s->stride },
                                                 .padding = { s->padding, s->padding },
                                                 .padding_after = { s->padding, s->padding },
@@ -18,7 +20,7 @@ static struct atto_conv_args args_of(const bench_row *row)
 
 static atto_status forward(atto_device *dev, const bench_row *row, const bench_tensors *t)
 {
-    struct atto_conv_args a = args_of(row);
+    struct atto_conv_args a = args_of(row, t);
     a.x = &t->x;
     a.w = &t->w;
     a.y = &t->z;
@@ -27,7 +29,7 @@ static atto_status forward(atto_device *dev, const bench_row *row, const bench_t
 
 static atto_status backward_x(atto_device *dev, const bench_row *row, const bench_tensors *t)
 {
-    struct atto_conv_args a = args_of(row);
+    struct atto_conv_args a = args_of(row, t);
     a.w = &t->w;
     a.dy = &t->dy;
     a.dx = &t->out;
@@ -36,7 +38,7 @@ static atto_status backward_x(atto_device *dev, const bench_row *row, const benc
 
 static atto_status backward_w(atto_device *dev, const bench_row *row, const bench_tensors *t)
 {
-    struct atto_conv_args a = args_of(row);
+    struct atto_conv_args a = args_of(row, t);
     a.x = &t->x;
     a.dy = &t->dy;
     a.dw = &t->dw;

@@ -246,13 +246,39 @@ static atto_status allocate_heads(bench *b, const bench_case *c, bench_tensors *
     return ATTO_OK;
 }
 
+/* Elements of the larger image, and of the filter. */
+static int64_t image_elements(const bench_images *s)
+{
+    const int64_t edge = bench_images_out(s);
+    const int64_t x = s->channels * s->edge * s->edge, y = s->outputs * edge * edge;
+    return s->batch * (x > y ? x : y);
+}
+
+static int64_t filter_elements(const bench_images *s)
+{
+    return s->outputs * (s->channels / s->groups) * s->kernel * s->kernel;
+}
+
+/* Half as many channels, groups too where there is one for each. */
+static bool halve_channels(bench_images *s)
+{
+    const int64_t least = s->groups == s->channels ? 2 : 2 * s->groups;
+    if (s->channels < least || s->outputs < least) return false;
+    if (s->groups == s->channels) s->groups /= 2;
+    s->channels /= 2;
+    s->outputs /= 2;
+    return true;
+}
+
 bench_images bench_images_of(const bench *b, const bench_row *row)
 {
     bench_images s = row->images;
+    const int64_t most = b->options.elements;
     if (b->is_cpu) s.batch = (s.batch + 7) / 8;
-    const int64_t edge = bench_images_out(&s);
-    const int64_t x = s.channels * s.edge * s.edge, y = s.outputs * edge * edge;
-    while (s.batch > 1 && s.batch * (x > y ? x : y) > b->options.elements) s.batch /= 2;
+    while (s.batch > 1 && image_elements(&s) > most) s.batch /= 2;
+    while (s.edge / 2 >= s.kernel && image_elements(&s) > most) s.edge /= 2;
+    while ((filter_elements(&s) > most || image_elements(&s) > most) && halve_channels(&s)) {
+    }
     return s;
 }
 

@@ -447,8 +447,10 @@ void atto__conv_variant(const atto__conv_knobs *k, atto__variant *out)
     const bool tile = strcmp(k->kernel, "atto_conv_tile") == 0;
     text t = begin(out, "conv.cl", k->kernel, "");
     const bool few = strcmp(k->kernel, "atto_conv_few") == 0;
-    if (few || strcmp(k->kernel, "atto_conv_depthwise") == 0)
+    if (few || strncmp(k->kernel, "atto_conv_depthwise", 19) == 0) {
         put_knob(&t, "A_VECTORS", k->a_vectors);
+        put_knob(&t, "B_VECTORS", k->b_vectors);
+    }
     put_value(&t, "A", atto_dtype_name(k->a));
     put_value(&t, "B", atto_dtype_name(k->b));
     put_value(&t, "C", atto_dtype_name(k->c));
@@ -1207,17 +1209,20 @@ static bool make_conv_tile(const int32_t *v, atto__variant *out)
 /* Axes: dtypes, vectors, order, index, activation, kernel. */
 static bool make_conv_few(const int32_t *v, atto__variant *out)
 {
-    if (v[5] == 1 && v[2] == 2) return false;
+    static const char *const kernels[] = { "atto_conv_few", "atto_conv_depthwise",
+                                           "atto_conv_depthwise_filter" };
+    if (v[5] > 0 && v[2] == 2) return false;
     const atto__conv_knobs knobs = {
-        .kernel = v[5] ? "atto_conv_depthwise" : "atto_conv_few",
+        .kernel = kernels[v[5]],
         .a = gemm_dtypes[v[0]][0],
         .b = gemm_dtypes[v[0]][1],
         .c = gemm_dtypes[v[0]][2],
-        .a_vectors = v[1] == 1,
+        .a_vectors = v[1] & 1,
+        .b_vectors = v[1] >> 1,
         .channels = v[2] == 1,
         .chunked = v[2] == 2,
         .wide = v[3] == 1,
-        .act = atto_activation_name((atto_activation_kind)v[4]),
+        .act = v[5] == 2 ? NULL : atto_activation_name((atto_activation_kind)v[4]),
     };
     if (out) atto__conv_variant(&knobs, out);
     return true;
@@ -1635,7 +1640,7 @@ static const plan plans[] = {
     { "nll_loss", 5, { 4, 3, 2, 2, 2 }, make_nll_loss },
     { "nll_loss", 1, { 1 }, make_nll_loss_finish },
     { "conv", 7, { 2, ATTO_GEMM_TILES, 11, 4, 3, 2, ATTO_ACT_COUNT }, make_conv_tile },
-    { "conv", 6, { 11, 2, 3, 2, ATTO_ACT_COUNT, 2 }, make_conv_few },
+    { "conv", 6, { 11, 4, 3, 2, ATTO_ACT_COUNT, 3 }, make_conv_few },
     { "conv", 5, { 3, 3, 3, 2, ATTO_ACT_COUNT }, make_conv },
     { "pool", 6, { 4, 4, 3, 2, 2, 2 }, make_pool },
     { "pool", 5, { 5, 4, 3, 2, 2 }, make_pool_window },

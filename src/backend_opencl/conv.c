@@ -491,6 +491,65 @@ static atto_status multiply_filter(const walk *k, const atto_tensor *small, cons
     return launch(v, &knobs, &args, cut->tiles * cut->slices * v->c.groups);
 }
 
+/* ---- dw, depthwise ---- */
+
+#define DEEP_TAPS     10 /* of a work-item, ATTO_DEEP_TAPS */
+#define DEEP_CHANNELS 32 /* of a work-group, where they are innermost */
+#define DEEP_PLACES   (132 * 8)
+
+static atto_status multiply_deep_filter(const walk *k, const atto_tensor *small,
+                                        const atto_tensor *taps, int64_t slice, int64_t groups,
+                                        int64_t columns, const atto_tensor *sums)
+{
+    const conv *v = k->v;
+    const int64_t channels = v->c.groups;
+    const atto__conv_knobs knobs = {
+        .kernel = "atto_conv_depthwise_filter",
+        .a = small->dtype,
+        .b = k->in->dtype,
+        .c = ATTO_F32,
+        .a_vectors = v->channels && has_vectors(small, channels),
+        .b_vectors = v->channels && has_vectors(k->in, channels),
+        .channels = v->channels,
+        .wide = v->wide,
+    };
+    atto__args args;
+    args.count = 0;
+    arg_image(&args, v, small);
+    arg_image(&args, v, k->in);
+    atto__arg_memory(&args, atto__memory(taps));
+    atto__arg_index(&args, v->wide, channels);
+    atto__arg_uint(&args, (uint32_t)k->k);
+    atto__arg_index(&args, v->wide, columns);
+    atto__arg_index(&args, v->wide, slice);
+    arg_spots(&args, v, &k->h, &k->w, k->in);
+    atto__arg_memory(&args, atto__memory(sums));
+    return launch(v, &knobs, &args, groups);
+}
+
+static atto_status run_deep_filter(const conv *v, const atto_tensor *big, const atto_tensor *small)
+{
+    walk k = { .v = v, .in = big, .groups = 1, .inputs = 1, .outputs = v->c.groups, .vector = 1 };
+    k.h = atto__conv_walk_small(&v->c.h);
+    k.w = atto__conv_walk_small(&v->c.w);
+    k.k = length_of(&k);
+    const int64_t spots = v->c.batch * k.h.count * k.w.count, columns = round_up(k.k, 4);
+    const int64_t blocks = atto__divide_up(v->c.groups, v->channels ? DEEP_CHANNELS : 1) *
+                           atto__divide_up(k.k, DEEP_TAPS);
+    const int64_t most = spots / LEAST_SPOTS < MOST_SLICES ? spots / LEAST_SPOTS : MOST_SLICES;
+    const int64_t wanted = slices_for(blocks, DEEP_PLACES, most);
+    const int64_t slice = spots > 0 ? atto__divide_up(spots, wanted) : 1;
+    const int64_t slices = spots > 0 ? atto__divide_up(spots, slice) : 1;
+    const int64_t shape[] = { slices * v->c.groups, columns };
+    atto_buffer headers[2];
+    atto_tensor sums, taps;
+    ATTO_TRY(atto__scratch_tensor(v->dev, ATTO_F32, 2, shape, &headers[0], &sums));
+    ATTO_TRY(scratch_taps(v, k.k, &headers[1], &taps));
+    ATTO_TRY(pack(&k, NULL, &taps));
+    ATTO_TRY(multiply_deep_filter(&k, small, &taps, slice, blocks * slices, columns, &sums));
+    return finish_filter(&k, &sums, columns, slices);
+}
+
 static atto_status run_filter_as_it_lies(const conv *v, const atto_tensor *big,
                                          const atto_tensor *small)
 {
@@ -542,6 +601,8 @@ static atto_status run_filter(const conv *v, const atto_tensor *big, const atto_
 {
     const bool copies = !v->channels && v->c.h.kernel * v->c.w.kernel > 1 && v->c.groups == 1 &&
                         v->c.h.big * v->c.w.big <= SMALL_PLANE && v->c.batch > 0;
+    if (v->c.groups > 1 && v->c.big_channels == 1 && v->c.small_channels == 1)
+        return run_deep_filter(v, big, small);
     if (!copies) return run_filter_as_it_lies(v, big, small);
     atto_buffer headers[2];
     atto_tensor images[2];

@@ -8,6 +8,7 @@
  *   atto_conv_few     the same for at most four outputs of a group, a spot for each work-item
  *   atto_conv_depthwise  the same where each channel is a group of its own
  *   atto_conv_filter  sums of dw: small image x windows over all spots, cut into slices
+ *   atto_conv_depthwise_filter  the same where each channel is a group of its own
  *   atto_conv_finish  dw = sums of slices, in their order
  *   atto_conv_dz      dz = act'(z) dy, dense, in f32
  *
@@ -690,6 +691,107 @@ atto_conv_filter(__global const ATTO_A_T *small, const ulong small_at,
             atto_take_quad(memory, row, quad % 8 * 4, v);
             if (m0 + row < m && n0 + column < columns)
                 atto_put_quad_f32(sums, row * columns + column, v);
+        }
+    }
+}
+#endif
+
+#if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_conv_depthwise_filter)
+
+/* Taps that a work-item adds up; work-items side by side, and channels of each. */
+#define ATTO_DEEP_TAPS 10
+#if ATTO_CHANNELS
+#define ATTO_DEEP_LANES 8
+#define ATTO_DEEP_EACH  4
+#else
+#define ATTO_DEEP_LANES 1
+#define ATTO_DEEP_EACH  1
+#endif
+
+/* Elements of neighbouring channels, those behind the last one 0. */
+ATTO_UNROLLED void atto_deep_small(__global const ATTO_A_T *p, size_t at, uint count, float *v)
+{
+#if ATTO_CHANNELS && ATTO_A_VECTORS
+    ATTO_A_GET(p, at, v);
+#else
+#pragma unroll
+    for (uint e = 0; e < ATTO_DEEP_EACH; e++)
+        v[e] = e < count ? ATTO_PASTE(atto_widen_, ATTO_A)(p[at + e]) : 0.0f;
+#endif
+}
+
+ATTO_UNROLLED void atto_deep_big(__global const ATTO_B_T *p, size_t at, uint count, float *v)
+{
+#if ATTO_CHANNELS && ATTO_B_VECTORS
+    ATTO_PASTE(atto_get_quad_, ATTO_B)(p, at, v);
+#else
+#pragma unroll
+    for (uint e = 0; e < ATTO_DEEP_EACH; e++)
+        v[e] = e < count ? ATTO_PASTE(atto_widen_, ATTO_B)(p[at + e]) : 0.0f;
+#endif
+}
+
+/* Work-groups count blocks of channels, then blocks of taps, then slices of spots. sums: [slice]
+ * [channel][columns], of which k are taps. */
+ATTO_KERNEL void atto_conv_depthwise_filter(__global const ATTO_A_T *small, const ulong small_at,
+                                            const atto_index4 small_stride,
+                                            __global const ATTO_B_T *x, const ulong x_at,
+                                            const atto_index4 x_stride, __global const int4 *taps,
+                                            const atto_index channels, const uint k,
+                                            const atto_index columns, const atto_index slice,
+                                            ATTO_SPOT_PARAMETERS, __global float *sums)
+{
+    __local float partial[ATTO_WG];
+    const uint id = get_local_id(0), lane = id % ATTO_DEEP_LANES, row = id / ATTO_DEEP_LANES;
+    const uint rows = ATTO_WG / ATTO_DEEP_LANES;
+    const uint tap_blocks = (k + ATTO_DEEP_TAPS - 1) / ATTO_DEEP_TAPS;
+    const atto_index wide = ATTO_DEEP_LANES * ATTO_DEEP_EACH, blocks = (channels + wide - 1) / wide;
+    const atto_index part = (atto_index)get_group_id(0) / blocks, number = part / tap_blocks;
+    const uint first_tap = (uint)(part % tap_blocks) * ATTO_DEEP_TAPS;
+    const atto_index channel =
+        ((atto_index)get_group_id(0) % blocks * ATTO_DEEP_LANES + lane) * ATTO_DEEP_EACH;
+    const uint count =
+        channel < channels ? (uint)min(channels - channel, (atto_index)ATTO_DEEP_EACH) : 0;
+    const atto_index first = number * slice, end = count > 0 ? min(spot_count, first + slice) : 0;
+    const atto_spots spots = ATTO_SPOTS_OF(x_stride), own = ATTO_SMALL_SPOTS_OF(small_stride);
+    small += small_at + channel * small_stride.y;
+    x += x_at + channel * x_stride.y;
+
+    float sum[ATTO_DEEP_TAPS][ATTO_DEEP_EACH];
+#pragma unroll
+    for (uint t = 0; t < ATTO_DEEP_TAPS; t++) {
+#pragma unroll
+        for (uint e = 0; e < ATTO_DEEP_EACH; e++) sum[t][e] = 0.0f;
+    }
+    for (atto_index spot = first + row; spot < end; spot += rows) {
+        const atto_origin at = atto_origin_of(&spots, spot), from = atto_origin_of(&own, spot);
+        float d[ATTO_DEEP_EACH], v[ATTO_DEEP_EACH];
+        atto_deep_small(small, from.place, count, d);
+#pragma unroll
+        for (uint t = 0; t < ATTO_DEEP_TAPS; t++) {
+            const int4 tap = taps[min(first_tap + t, k - 1)];
+            const bool there = first_tap + t < k && atto_inside(&spots, &at, tap);
+            if (there) {
+                atto_deep_big(x, atto_tap_place(&at, tap), count, v);
+#pragma unroll
+                for (uint e = 0; e < ATTO_DEEP_EACH; e++) sum[t][e] = fma(d[e], v[e], sum[t][e]);
+            }
+        }
+    }
+    /* Halves onto halves; the same barriers for all. */
+#pragma unroll
+    for (uint t = 0; t < ATTO_DEEP_TAPS; t++) {
+#pragma unroll
+        for (uint e = 0; e < ATTO_DEEP_EACH; e++) {
+            partial[id] = sum[t][e];
+            barrier(CLK_LOCAL_MEM_FENCE);
+            for (uint left = rows / 2; left > 0; left /= 2) {
+                if (row < left) partial[id] += partial[id + left * ATTO_DEEP_LANES];
+                barrier(CLK_LOCAL_MEM_FENCE);
+            }
+            if (row == 0 && e < count && first_tap + t < k)
+                sums[(number * channels + channel + e) * columns + first_tap + t] = partial[id];
+            barrier(CLK_LOCAL_MEM_FENCE);
         }
     }
 }

@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: MIT */
+/* The images that convolutions read, as floats, and where spots and taps lie in them: window.h. */
+#ifndef ATTO_CPU_CONV_IMAGE_H
+#define ATTO_CPU_CONV_IMAGE_H
+
+#include "backend_cpu/rows.h"
+#include "backend_cpu/window.h"
+
+/* An image as float memory: the tensor's own or planes. */
+typedef struct image {
+    const float *data, *limit;
+    int64_t batch, channel, row, pixel; /* steps */
+    int64_t before_h, before_w;         /* zeros in front */
+    int64_t split_h, split_w;           /* planes of rows: phases, */
+    int64_t phase_h, phase_w;           /* and the steps between them */
+} image;
+
+/* What one call works with. */
+typedef struct conv {
+    atto_device *dev;
+    const struct atto_conv_args *a;
+    atto__convolution c;
+    bool channels_last;
+} conv;
+
+static atto_status scratch_floats(atto_device *dev, int64_t n, float **out)
+{
+    atto_buffer header;
+    atto_tensor t;
+    const int64_t room = n > 0 ? n : 1;
+    ATTO_TRY(atto__scratch_tensor(dev, ATTO_F32, 1, &room, &header, &t));
+    *out = atto__memory(&t);
+    return ATTO_OK;
+}
+
+/* Memory of element [n, c, h, w]; NULL where there is none. */
+static void *element(const atto_tensor *t, int64_t n, int64_t c, int64_t h, int64_t w)
+{
+    if (!t->buffer) return NULL;
+    const int64_t at =
+        t->offset + n * t->stride[0] + c * t->stride[1] + h * t->stride[2] + w * t->stride[3];
+    return (char *)atto__memory(t) + at * (int64_t)atto_dtype_size(t->dtype);
+}
+
+static int32_t threads_for(const conv *v, int64_t work)
+{
+    return work < ATTO_SERIAL_BELOW ? 1 : atto__cpu_threads(v->dev);
+}
+
+/* ---- images ---- */
+
+/* First and last input that walks read. */
+typedef struct reach {
+    int64_t low, high;
+} reach;
+
+static reach reach_of(const atto__conv_walk *w, reach so_far)
+{
+    if (w->taps == 0) return so_far;
+    const int64_t high = (w->count - 1) * w->in_step + w->at + (w->taps - 1) * w->at_step;
+    return (reach){ least(so_far.low, w->at), high > so_far.high ? high : so_far.high };
+}
+
+/* Every element that the image has, so that planes can be cut. */
+static const reach nothing = { INT64_MAX, INT64_MIN };
+
+static bool stays_inside(reach r, int64_t size)
+{
+    return r.low > r.high || (r.low >= 0 && r.high < size);
+}
+
+static const float *limit_of(const atto_tensor *t)
+{
+    int64_t last = 0;
+    if (!t->buffer) return NULL;
+    for (int32_t d = 0; d < 4; d++) last += (t->shape[d] - 1) * t->stride[d];
+    return (const float *)element(t, 0, 0, 0, 0) + last + 1;
+}
+
+static image image_in_place(const atto_tensor *t)
+{
+    return (image){ .data = element(t, 0, 0, 0, 0),
+                    .limit = limit_of(t),
+                    .batch = t->stride[0],
+                    .channel = t->stride[1],
+                    .row = t->stride[2],
+                    .pixel = t->stride[3],
+                    .split_h = 1,
+                    .split_w = 1 };
+}
+
+typedef struct plane_job {
+    const atto_tensor *t;
+    image to;
+    float *planes;
+    int64_t rows, columns; /* of a plane, without its phases */
+    bool channels_last;
+} plane_job;
+
+/* A row of elements as floats where they belong, every step-th. */
+static void copy_split(const plane_job *j, const float *from, int64_t n, float *to)
+{
+    const int64_t split = j->to.split_w;
+    if (split == 1) {
+        memcpy(to + j->to.before_w, from, (size_t)n * sizeof *to);
+        return;
+    }
+    for (int64_t first = 0; first < least(split, n); first++) {
+        const int64_t at = first + j->to.before_w;
+        float *phase = to + at % split * j->to.phase_w + at / split;
+        const int64_t count = atto__divide_up(n - first, split);
+        for (int64_t i = 0; i < count; i++) phase[i] = from[first + i * split];
+    }
+}
+
+/* Row y of the planes of image n, channel c; y counts from the zeros on. */
+static void fill_row(const plane_job *j, int64_t n, int64_t c, int64_t y)
+{
+    float *to = j->planes + n * j->to.batch + c * j->to.channel +
+                y % j->to.split_h * j->to.phase_h + y / j->to.split_h * j->to.row;
+    const int64_t h = y - j->to.before_h;
+    for (int64_t p = 0; p < j->to.split_w; p++)
+        memset(to + p * j->to.phase_w, 0, (size_t)j->to.row * sizeof *to);
+    if (h < 0 || h >= j->t->shape[2]) return;
+    const int64_t wanted = least(j->t->shape[3], j->columns - j->to.before_w);
+    float buffer[ATTO_BLOCK];
+    if (j->t->dtype == ATTO_F32) {
+        copy_split(j, element(j->t, n, c, h, 0), wanted, to);
+        return;
+    }
+    for (int64_t w = 0; w < wanted; w += ATTO_BLOCK / 2) {
+        const int32_t count = (int32_t)least(ATTO_BLOCK / 2, wanted - w);
+        const span from = { element(j->t, n, c, h, w), 1, count, j->t->dtype };
+        const float *values = load_block(from, buffer);
+        for (int32_t i = 0; i < count; i++) {
+            const int64_t at = w + i + j->to.before_w;
+            to[at % j->to.split_w * j->to.phase_w + at / j->to.split_w] = values[i];
+        }
+    }
+}
+
+/* The same of all channels of a row, which are innermost. */
+static void fill_pixels(const plane_job *j, int64_t n, int64_t y)
+{
+    const int64_t channels = j->t->shape[1], h = y - j->to.before_h;
+    float *to = j->planes + n * j->to.batch + y * j->to.row;
+    memset(to, 0, (size_t)j->to.row * sizeof *to);
+    if (h < 0 || h >= j->t->shape[2]) return;
+    const int64_t wanted = least(j->t->shape[3], j->columns - j->to.before_w);
+    for (int64_t w = 0; w < wanted; w++) {
+        float *pixel = to + (w + j->to.before_w) * channels;
+        for (int64_t c = 0; c < channels; c += ATTO_BLOCK) {
+            const int32_t count = (int32_t)least(ATTO_BLOCK, channels - c);
+            const span from = { element(j->t, n, c, h, w), 1, count, j->t->dtype };
+            const float *values = load_block(from, pixel + c);
+            if (values != pixel + c) memcpy(pixel + c, values, (size_t)count * sizeof *values);
+        }
+    }
+}
+
+static void fill_planes(const void *job, int64_t begin, int64_t end)
+{
+    const plane_job *j = job;
+    const int64_t rows = j->rows;
+    for (int64_t i = begin; i < end; i++) {
+        if (j->channels_last) {
+            fill_pixels(j, i / rows, i % rows);
+        } else {
+            fill_row(j, i / rows / j->t->shape[1], i / rows % j->t->shape[1], i % rows);
+        }
+    }
+}
+
+static int64_t zeros_before(reach r)
+{
+    return r.low <= r.high && r.low < 0 ? -r.low : 0;
+}
+
+/* A copy with zeros around what walks of these reaches read; step_h, step_w: their in_step. */
+static atto_status make_planes(const conv *v, const atto_tensor *t, reach h, reach w,
+                               int64_t step_h, int64_t step_w, image *out)
+{
+    plane_job j = { .t = t, .channels_last = v->channels_last };
+    image *to = &j.to;
+    to->before_h = zeros_before(h);
+    to->before_w = zeros_before(w);
+    to->split_h = v->channels_last ? 1 : step_h;
+    to->split_w = v->channels_last ? 1 : step_w;
+    const int64_t high = to->before_h + (h.high > 0 ? h.high : 0) + 1;
+    const int64_t wide = to->before_w + (w.high > 0 ? w.high : 0) + 1;
+    j.rows = round_up(high, to->split_h);
+    j.columns = round_up(wide, to->split_w);
+    to->pixel = v->channels_last ? t->shape[1] : 1;
+    to->row = j.columns / to->split_w * to->pixel;
+    to->phase_w = j.rows / to->split_h * to->row;
+    to->phase_h = to->split_w * to->phase_w;
+    to->channel = v->channels_last ? 1 : j.rows * j.columns;
+    to->batch = t->shape[1] * j.rows * j.columns;
+    const int64_t floats = t->shape[0] * to->batch;
+    ATTO_TRY(scratch_floats(v->dev, floats + WINDOW_SLACK, &j.planes));
+    memset(j.planes + floats, 0, WINDOW_SLACK * sizeof *j.planes);
+    to->data = j.planes;
+    to->limit = j.planes + floats + WINDOW_SLACK;
+    const int64_t rows = t->shape[0] * j.rows * (v->channels_last ? 1 : t->shape[1]);
+    atto__parallel_for(threads_for(v, floats), rows, fill_planes, &j);
+    *out = *to;
+    return ATTO_OK;
+}
+
+static reach reach_of_phases(const atto__conv_axis *a)
+{
+    reach r = nothing;
+    for (int64_t phase = 0; phase < atto__conv_phases(a); phase++) {
+        const atto__conv_walk w = atto__conv_walk_big(a, phase);
+        r = reach_of(&w, r);
+    }
+    return r;
+}
+
+/* The image that walks of these reaches read. */
+static atto_status image_for(const conv *v, const atto_tensor *t, reach h, reach w, int64_t step_h,
+                             int64_t step_w, image *out)
+{
+    const bool one_step = v->channels_last || (step_h == 1 && step_w == 1);
+    if (t->dtype == ATTO_F32 && one_step && stays_inside(h, t->shape[2]) &&
+        stays_inside(w, t->shape[3])) {
+        *out = image_in_place(t);
+        return ATTO_OK;
+    }
+    return make_planes(v, t, h, w, step_h, step_w, out);
+}
+
+/* ---- spots and taps ---- */
+
+static window_spots spots_of(const conv *v, const image *m, const atto__conv_walk *h,
+                             const atto__conv_walk *w)
+{
+    window_spots s = { h->count, w->count, m->batch, m->row, m->pixel };
+    if (v->channels_last) {
+        s.row *= h->in_step;
+        s.step *= w->in_step;
+    } else if (s.row == s.width || s.height == 1) { /* one run */
+        s.width *= s.height;
+        s.height = 1;
+    }
+    return s;
+}
+
+static int64_t row_place(const image *m, const atto__conv_walk *h, int64_t t)
+{
+    const int64_t at = h->at + t * h->at_step + m->before_h;
+    return at % m->split_h * m->phase_h + at / m->split_h * m->row;
+}
+
+static int64_t column_place(const image *m, const atto__conv_walk *w, int64_t t)
+{
+    const int64_t at = w->at + t * w->at_step + m->before_w;
+    return at % m->split_w * m->phase_w + at / m->split_w * m->pixel;
+}
+
+/* Taps of a row that are neighbours with all their channels: one run. */
+static bool joins_columns(const conv *v, const image *m, const atto__conv_walk *w, int64_t channels)
+{
+    return v->channels_last && v->c.groups == 1 && w->at_step == 1 && m->pixel == channels;
+}
+
+/* Taps of one group over its channels, of which the first is channel. */
+static atto_status list_taps(const conv *v, const image *m, const atto__conv_walk *h,
+                             const atto__conv_walk *w, int64_t channels, window_taps *out)
+{
+    const bool joins = joins_columns(v, m, w, channels);
+    const int64_t across = joins ? least(w->taps, 1) : w->taps;
+    const int64_t copies = v->channels_last ? 1 : channels;
+    const int64_t count = copies * h->taps * across, room = count > 0 ? count : 1;
+    atto_buffer header;
+    atto_tensor list;
+    ATTO_TRY(atto__scratch_tensor(v->dev, ATTO_I64, 1, &room, &header, &list));
+    int64_t *start = atto__memory(&list), n = 0;
+    for (int64_t c = 0; c < copies; c++)
+        for (int64_t i = 0; i < h->taps; i++)
+            for (int64_t j = 0; j < across; j++)
+                start[n++] = c * m->channel + row_place(m, h, i) + column_place(m, w, j);
+    out->start = start;
+    out->run = !v->channels_last ? 1 : joins ? w->taps * channels : channels;
+    out->count = channels * h->taps * w->taps;
+    return ATTO_OK;
+}
+
+#endif
