@@ -1184,8 +1184,7 @@ static bool make_linear(const int32_t *v, atto__variant *out)
     return true;
 }
 
-/* Axes: kernel, tile, dtypes, vectors, order (rows, channels, rows in chunks), index,
- * activation. */
+/* Axes: kernel, tile, dtypes, vectors, order (rows, channels, rows in chunks), index. */
 static bool make_conv_tile(const int32_t *v, atto__variant *out)
 {
     if (v[0] == 1 && v[4] == 2) return false;
@@ -1200,20 +1199,20 @@ static bool make_conv_tile(const int32_t *v, atto__variant *out)
         .channels = v[4] == 1,
         .chunked = v[0] == 0 && v[4] == 2,
         .wide = v[5] == 1,
-        .act = v[0] ? NULL : atto_activation_name((atto_activation_kind)v[6]),
+        .act = v[0] ? NULL : atto_activation_name((atto_activation_kind)(v[6] % ATTO_ACT_COUNT)),
     };
     if (out) atto__conv_variant(&knobs, out);
     return true;
 }
 
-/* Axes: dtypes, vectors, order, index, activation, kernel. */
+/* Axes: dtypes, vectors, order, index, kernel. */
 static bool make_conv_few(const int32_t *v, atto__variant *out)
 {
     static const char *const kernels[] = { "atto_conv_few", "atto_conv_depthwise",
                                            "atto_conv_depthwise_filter" };
-    if (v[5] > 0 && v[2] == 2) return false;
+    if (v[4] > 0 && v[2] == 2) return false;
     const atto__conv_knobs knobs = {
-        .kernel = kernels[v[5]],
+        .kernel = kernels[v[4]],
         .a = gemm_dtypes[v[0]][0],
         .b = gemm_dtypes[v[0]][1],
         .c = gemm_dtypes[v[0]][2],
@@ -1222,13 +1221,14 @@ static bool make_conv_few(const int32_t *v, atto__variant *out)
         .channels = v[2] == 1,
         .chunked = v[2] == 2,
         .wide = v[3] == 1,
-        .act = v[5] == 2 ? NULL : atto_activation_name((atto_activation_kind)v[4]),
+        .act =
+            v[4] == 2 ? NULL : atto_activation_name((atto_activation_kind)(v[5] % ATTO_ACT_COUNT)),
     };
     if (out) atto__conv_variant(&knobs, out);
     return true;
 }
 
-/* Axes: kernel, dtype, order, index, activation. */
+/* Axes: kernel, dtype, order, index. */
 static bool make_conv(const int32_t *v, atto__variant *out)
 {
     static const char *const kernels[] = { "atto_conv_pack", "atto_conv_finish", "atto_conv_dz" };
@@ -1241,7 +1241,8 @@ static bool make_conv(const int32_t *v, atto__variant *out)
         .channels = v[2] == 1,
         .chunked = v[0] == 0 && v[2] == 2,
         .wide = v[3] == 1,
-        .act = v[0] == 2 ? atto_activation_name((atto_activation_kind)v[4]) : NULL,
+        .act =
+            v[0] == 2 ? atto_activation_name((atto_activation_kind)(v[4] % ATTO_ACT_COUNT)) : NULL,
     };
     if (out) atto__conv_variant(&knobs, out);
     return true;
@@ -1639,9 +1640,9 @@ static const plan plans[] = {
     { "loss", 1, { 1 }, make_loss_finish },
     { "nll_loss", 5, { 4, 3, 2, 2, 2 }, make_nll_loss },
     { "nll_loss", 1, { 1 }, make_nll_loss_finish },
-    { "conv", 7, { 2, ATTO_GEMM_TILES, 11, 4, 3, 2, ATTO_ACT_COUNT }, make_conv_tile },
-    { "conv", 6, { 11, 4, 3, 2, ATTO_ACT_COUNT, 3 }, make_conv_few },
-    { "conv", 5, { 3, 3, 3, 2, ATTO_ACT_COUNT }, make_conv },
+    { "conv", 6, { 2, ATTO_GEMM_TILES, 11, 4, 3, 2 }, make_conv_tile },
+    { "conv", 5, { 11, 4, 3, 2, 3 }, make_conv_few },
+    { "conv", 4, { 3, 3, 3, 2 }, make_conv },
     { "pool", 6, { 4, 4, 3, 2, 2, 2 }, make_pool },
     { "pool", 5, { 5, 4, 3, 2, 2 }, make_pool_window },
     { "pool", 5, { 4, 3, 2, 2, 2 }, make_pool_whole },
