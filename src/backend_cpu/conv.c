@@ -29,13 +29,11 @@ typedef struct filter_job {
     float *to;
 } filter_job;
 
-static float weight(const filter_job *j, int64_t output, int64_t input, int64_t i, int64_t k)
+/* The first tap's weight. */
+static const char *first_weight(const filter_job *j, int64_t output, int64_t input)
 {
     const int64_t small = j->group * j->v->c.small_channels + (j->to_big ? input : output);
-    const void *at =
-        element(j->w, small, j->to_big ? output : input, j->h_walk->tap + i * j->h_walk->tap_step,
-                j->w_walk->tap + k * j->w_walk->tap_step);
-    return vec_one_as(at, 0, j->w->dtype);
+    return element(j->w, small, j->to_big ? output : input, j->h_walk->tap, j->w_walk->tap);
 }
 
 /* Outputs that are copied together, since their weights may be neighbours. */
@@ -44,14 +42,18 @@ static float weight(const filter_job *j, int64_t output, int64_t input, int64_t 
 static void copy_filter(const void *job, int64_t begin, int64_t end)
 {
     const filter_job *j = job;
-    const int64_t taps = j->h_walk->taps * j->w_walk->taps, row = j->inputs * taps;
+    const int64_t bytes = (int64_t)atto_dtype_size(j->w->dtype);
+    const int64_t taps = j->h_walk->taps * j->w_walk->taps, floats = j->inputs * taps;
+    const int64_t down = j->h_walk->tap_step * j->w->stride[2] * bytes;
+    const int64_t right = j->w_walk->tap_step * j->w->stride[3] * bytes;
     for (int64_t input = 0; input < j->inputs; input++) {
         for (int64_t o = begin * FILTER_BLOCK; o < least(end * FILTER_BLOCK, j->outputs); o++) {
-            float *to = j->to + o * row + (j->v->channels_last ? input : input * taps);
+            float *to = j->to + o * floats + (j->v->channels_last ? input : input * taps);
             const int64_t step = j->v->channels_last ? j->inputs : 1;
-            for (int64_t i = 0; i < j->h_walk->taps; i++)
+            const char *row = first_weight(j, o, input);
+            for (int64_t i = 0; i < j->h_walk->taps; i++, row += down)
                 for (int64_t k = 0; k < j->w_walk->taps; k++, to += step)
-                    *to = weight(j, o, input, i, k);
+                    *to = vec_one_as(row + k * right, 0, j->w->dtype);
         }
     }
 }
