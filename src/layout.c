@@ -187,9 +187,10 @@ bool atto__image_unit(atto_tensor *t, bool channels_last)
     return true;
 }
 
-bool atto__image_channels_last(const atto_tensor *t)
+bool atto__image_channels_last(const atto_tensor *t, int32_t spatial)
 {
     atto_tensor image = *t;
+    atto__view_image(&image, spatial);
     return !atto__image_unit(&image, false) && atto__image_unit(&image, true);
 }
 

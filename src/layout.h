@@ -46,8 +46,9 @@ void atto__view_image(atto_tensor *t, int32_t spatial);
  * others. */
 bool atto__image_unit(atto_tensor *t, bool channels_last);
 
-/* Whether such a view has unit stride along channels, and not along width. */
-bool atto__image_channels_last(const atto_tensor *t);
+/* Whether a view of spatial + 1 or spatial + 2 dimensions has unit stride along channels, and not
+ * along width. */
+bool atto__image_channels_last(const atto_tensor *t, int32_t spatial);
 
 /* Of views of two dimensions or more, the last two a matrix's rows and columns, those before them
  * the batch. */

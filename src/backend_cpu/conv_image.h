@@ -3,6 +3,7 @@
 #ifndef ATTO_CPU_CONV_IMAGE_H
 #define ATTO_CPU_CONV_IMAGE_H
 
+#include "backend_cpu/gemm.h"
 #include "backend_cpu/rows.h"
 #include "backend_cpu/window.h"
 
@@ -22,16 +23,6 @@ typedef struct conv {
     atto__convolution c;
     bool channels_last;
 } conv;
-
-static atto_status scratch_floats(atto_device *dev, int64_t n, float **out)
-{
-    atto_buffer header;
-    atto_tensor t;
-    const int64_t room = n > 0 ? n : 1;
-    ATTO_TRY(atto__scratch_tensor(dev, ATTO_F32, 1, &room, &header, &t));
-    *out = atto__memory(&t);
-    return ATTO_OK;
-}
 
 /* Memory of element [n, c, h, w]; NULL where there is none. */
 static void *element(const atto_tensor *t, int64_t n, int64_t c, int64_t h, int64_t w)

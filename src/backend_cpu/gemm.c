@@ -52,16 +52,6 @@ static int32_t threads_for(const atto__gemm *g, int32_t threads)
     return work < threads - 1 ? 1 + (int32_t)work : threads;
 }
 
-static atto_status scratch_floats(atto_device *dev, int64_t n, float **out)
-{
-    atto_buffer header;
-    atto_tensor t;
-    const int64_t room = n > 0 ? n : 1;
-    ATTO_TRY(atto__scratch_tensor(dev, ATTO_F32, 1, &room, &header, &t));
-    *out = atto__memory(&t);
-    return ATTO_OK;
-}
-
 /* ---- blocks ---- */
 
 typedef struct plan {

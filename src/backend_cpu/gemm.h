@@ -57,6 +57,17 @@ typedef struct atto__gemm {
     int64_t first_row;
 } atto__gemm;
 
+/* n floats, or one where n is 0, that live as long as the call. */
+static inline atto_status scratch_floats(atto_device *dev, int64_t n, float **out)
+{
+    atto_buffer header;
+    atto_tensor t;
+    const int64_t room = n > 0 ? n : 1;
+    ATTO_TRY(atto__scratch_tensor(dev, ATTO_F32, 1, &room, &header, &t));
+    *out = atto__memory(&t);
+    return ATTO_OK;
+}
+
 /* Any size may be 0; k = 0 gives sums of 0. Fails only for want of scratch memory. */
 atto_status ATTO_LEVEL_NAME(gemm)(atto_device *dev, const atto__gemm *g);
 

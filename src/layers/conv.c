@@ -390,13 +390,6 @@ static atto_status result_shape(const request *r, const atto_tensor *x, const at
     return check_outputs(r->what, v, x, w, shape);
 }
 
-static bool is_channels_last(const atto_tensor *x, int32_t dims)
-{
-    atto_tensor image = *x;
-    atto__view_image(&image, dims);
-    return atto__image_channels_last(&image);
-}
-
 #define FIELD(name) offsetof(struct atto_conv_args, name)
 
 /* x with what is outside the image around it, where that is not zeros: then the window has none. */
@@ -424,7 +417,7 @@ static atto_var record(atto_tape *tape, atto_status status, const request *r, at
     atto_shape shape;
     if (status == ATTO_OK) status = result_shape(r, tx, tw, &args.window, &shape);
     if (atto__tape_fail(tape, status) != ATTO_OK) return atto__no_var();
-    const bool moves = is_channels_last(tx, r->window.dims);
+    const bool moves = atto__image_channels_last(tx, r->window.dims);
     const int32_t innermost = tx->rank - 1 - r->window.dims;
     x = surround(tape, r, x, tx->rank, &args.window);
     if (!atto__tape_tensor(tape, r->what, x)) return atto__no_var();

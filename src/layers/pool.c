@@ -280,13 +280,6 @@ static atto_status result_shape(const request *r, const atto_tensor *x, atto_sha
     return shape_of_outputs(r->what, &r->window, x, shape);
 }
 
-static bool is_channels_last(const atto_tensor *x, int32_t dims)
-{
-    atto_tensor image = *x;
-    atto__view_image(&image, dims);
-    return atto__image_channels_last(&image);
-}
-
 /* Indices for backward alone are as short as they can be. */
 static atto_dtype index_dtype(const request *r, const atto_tensor *x, bool for_caller)
 {
@@ -334,7 +327,7 @@ static atto_var record(atto_tape *tape, atto_status status, const request *r, at
     if (atto__tape_fail(tape, status) != ATTO_OK) return atto__no_var();
     const atto__result y = { .like_inputs = true,
                              .shape = shape,
-                             .moves = is_channels_last(t, r->window.dims),
+                             .moves = atto__image_channels_last(t, r->window.dims),
                              .innermost = t->rank - 1 - r->window.dims };
     if (!r->is_max) return record_avg(tape, r, x, &y);
     return record_max(tape, r, x, &y, index_dtype(r, t, indices != NULL), indices);

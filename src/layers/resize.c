@@ -122,13 +122,6 @@ static atto_status result_shape(const request *r, const atto_tensor *x, atto_sha
     return ATTO_OK;
 }
 
-static bool is_channels_last(const atto_tensor *x, int32_t dims)
-{
-    atto_tensor image = *x;
-    atto__view_image(&image, dims);
-    return atto__image_channels_last(&image);
-}
-
 /* status: what making the request gave. */
 static atto_var record(atto_tape *tape, atto_status status, const request *r, atto_var x)
 {
@@ -145,7 +138,7 @@ static atto_var record(atto_tape *tape, atto_status status, const request *r, at
     const atto__result y = { .field = offsetof(struct atto_resize_args, y),
                              .like_inputs = true,
                              .shape = shape,
-                             .moves = is_channels_last(t, r->dims),
+                             .moves = atto__image_channels_last(t, r->dims),
                              .innermost = t->rank - 1 - r->dims };
     return atto__record_op(tape, ATTO_OP_RESIZE, &args, &input, 1, &y, 1);
 }
