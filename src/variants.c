@@ -445,9 +445,9 @@ void atto__gemm_tile_variant(const atto__gemm_tile *tile, const atto__gemm_knobs
 void atto__conv_variant(const atto__conv_knobs *k, atto__variant *out)
 {
     const bool tile = strcmp(k->kernel, "atto_conv_tile") == 0;
-    text t = begin(out, "conv.cl", k->kernel, "");
-    const bool few = strcmp(k->kernel, "atto_conv_few") == 0;
-    if (few || strncmp(k->kernel, "atto_conv_depthwise", 19) == 0) {
+    const bool few = strcmp(k->kernel, "atto_conv_few") == 0, deep = k->deep.rows > 0;
+    text t = begin(out, deep ? "conv_depthwise.cl" : "conv.cl", k->kernel, "");
+    if (few || deep) {
         put_knob(&t, "A_VECTORS", k->a_vectors);
         put_knob(&t, "B_VECTORS", k->b_vectors);
     }
@@ -458,6 +458,14 @@ void atto__conv_variant(const atto__conv_knobs *k, atto__variant *out)
     put_knob(&t, "CHANNELS", k->channels);
     put_knob(&t, "CHUNKED", k->chunked);
     put_knob(&t, "INDEX", k->wide ? 64 : 32);
+    if (deep) {
+        put_knob(&t, "DEEP_H", k->deep.h);
+        put_knob(&t, "DEEP_STEP", k->deep.step);
+        put_knob(&t, "DEEP_DIVIDE", k->deep.divide);
+        put_knob(&t, "DEEP_ROWS", k->deep.rows);
+        put_knob(&t, "DEEP_W", k->deep.w);
+        put_knob(&t, "DEEP_EACH", k->deep.each);
+    }
     if (!k->tile) return;
     put_knob(&t, "A_TRANSPOSED", tile != k->channels);
     put_knob(&t, "B_TRANSPOSED", tile || k->channels);
@@ -1205,14 +1213,11 @@ static bool make_conv_tile(const int32_t *v, atto__variant *out)
     return true;
 }
 
-/* Axes: dtypes, vectors, order, index, kernel. */
+/* Axes: dtypes, vectors, order, index. */
 static bool make_conv_few(const int32_t *v, atto__variant *out)
 {
-    static const char *const kernels[] = { "atto_conv_few", "atto_conv_depthwise",
-                                           "atto_conv_depthwise_filter" };
-    if (v[4] > 0 && v[2] == 2) return false;
     const atto__conv_knobs knobs = {
-        .kernel = kernels[v[4]],
+        .kernel = "atto_conv_few",
         .a = gemm_dtypes[v[0]][0],
         .b = gemm_dtypes[v[0]][1],
         .c = gemm_dtypes[v[0]][2],
@@ -1221,8 +1226,36 @@ static bool make_conv_few(const int32_t *v, atto__variant *out)
         .channels = v[2] == 1,
         .chunked = v[2] == 2,
         .wide = v[3] == 1,
-        .act =
-            v[4] == 2 ? NULL : atto_activation_name((atto_activation_kind)(v[5] % ATTO_ACT_COUNT)),
+        .act = atto_activation_name((atto_activation_kind)(v[4] % ATTO_ACT_COUNT)),
+    };
+    if (out) atto__conv_variant(&knobs, out);
+    return true;
+}
+
+/* Axes: kernel, dtypes, vectors, order, index; the filters, by the number, are those of layers and
+ * their gradients, and any. */
+static bool make_conv_depthwise(const int32_t *v, atto__variant *out)
+{
+    static const struct {
+        int32_t h, step, divide, rows;
+    } filters[] = { { 3, 1, 1, 8 }, { 3, 2, 1, 4 }, { 3, 1, 2, 8 }, { 7, 1, 1, 8 }, { 5, 1, 1, 8 },
+                    { 5, 2, 1, 4 }, { 0, 1, 1, 4 }, { 0, 1, 0, 4 }, { 1, 1, 1, 1 } };
+    const int32_t filter = v[5] % (int32_t)(sizeof filters / sizeof filters[0]);
+    const atto__conv_knobs knobs = {
+        .kernel = v[0] ? "atto_conv_depthwise_filter" : "atto_conv_depthwise",
+        .a = gemm_dtypes[v[1]][0],
+        .b = gemm_dtypes[v[1]][1],
+        .c = v[0] ? ATTO_F32 : gemm_dtypes[v[1]][2],
+        .a_vectors = v[2] & 1,
+        .b_vectors = v[2] >> 1,
+        .channels = v[3] == 1,
+        .wide = v[4] == 1,
+        .act = v[0] ? NULL : atto_activation_name((atto_activation_kind)(v[5] % ATTO_ACT_COUNT)),
+        .deep = { filters[filter].h, filters[filter].step, v[0] ? 1 : filters[filter].divide,
+                  filters[filter].rows, v[0] ? 3 : 1,
+                  v[3] == 0 ? 1
+                  : v[0]    ? 2
+                            : 4 },
     };
     if (out) atto__conv_variant(&knobs, out);
     return true;
@@ -1641,7 +1674,8 @@ static const plan plans[] = {
     { "nll_loss", 5, { 4, 3, 2, 2, 2 }, make_nll_loss },
     { "nll_loss", 1, { 1 }, make_nll_loss_finish },
     { "conv", 6, { 2, ATTO_GEMM_TILES, 11, 4, 3, 2 }, make_conv_tile },
-    { "conv", 5, { 11, 4, 3, 2, 3 }, make_conv_few },
+    { "conv", 4, { 11, 4, 3, 2 }, make_conv_few },
+    { "conv", 5, { 2, 11, 4, 2, 2 }, make_conv_depthwise },
     { "conv", 4, { 3, 3, 3, 2 }, make_conv },
     { "pool", 6, { 4, 4, 3, 2, 2, 2 }, make_pool },
     { "pool", 5, { 5, 4, 3, 2, 2 }, make_pool_window },

@@ -193,7 +193,7 @@ void atto__gemm_rows_variant(int32_t rows, int32_t lanes, const atto__gemm_knobs
 void atto__gemm_plain_variant(const char *file, const char *kernel, const atto__gemm_knobs *knobs,
                               atto__variant *out);
 
-/* conv.cl. A tile for atto_conv_tile and atto_conv_filter, NULL for the others. */
+/* conv.cl and conv_depthwise.cl. A tile for atto_conv_tile and atto_conv_filter, NULL for others. */
 typedef struct atto__conv_knobs {
     const char *kernel; /* "atto_conv_tile" */
     const atto__gemm_tile *tile;
@@ -203,6 +203,9 @@ typedef struct atto__conv_knobs {
     bool chunked;  /* else: steps of k have one tap; of atto_conv_tile and atto_conv_pack */
     bool wide;
     const char *act;
+    struct {
+        int32_t h, step, divide, rows, w, each;
+    } deep; /* of conv_depthwise.cl, where the knobs stand */
 } atto__conv_knobs;
 
 void atto__conv_variant(const atto__conv_knobs *knobs, atto__variant *out);

@@ -3,20 +3,9 @@
  *
  * A walk is two launches: one packs the filter and lists the taps, one multiplies. A strided dx has
  * a walk for each phase. dw is a product over all spots, whose sums are cut as gemm.c cuts them. */
-#include "cl/atto_conv_flags.h"
-#include "convolution.h"
-#include "divide.h"
+#include "backend_opencl/conv.h"
 #include "fold.h"
 #include "gemm.h"
-#include "layout.h"
-#include "walk.h"
-
-typedef struct conv {
-    atto_device *dev;
-    const struct atto_conv_args *a;
-    atto__convolution c;
-    bool channels, wide;
-} conv;
 
 /* Tap distances stand in 16 bits, coordinates in 31 with room for what is far away. */
 static bool is_too_long(const atto__conv_axis *a)
@@ -47,8 +36,8 @@ static bool has_elements(const atto_tensor *t)
     return t && atto_tensor_numel(t) > 0;
 }
 
-static atto_status launch(const conv *v, const atto__conv_knobs *knobs, const atto__args *args,
-                          int64_t groups)
+atto_status atto__conv_launch(const conv *v, const atto__conv_knobs *knobs, const atto__args *args,
+                              int64_t groups)
 {
     atto__variant variant;
     atto__conv_variant(knobs, &variant);
@@ -58,18 +47,7 @@ static atto_status launch(const conv *v, const atto__conv_knobs *knobs, const at
     return atto__launch(v->dev, &variant, args, groups);
 }
 
-static int64_t groups_for(const conv *v, int64_t items)
-{
-    return atto__group_count(items, atto__opencl_of(v->dev)->group_size);
-}
-
 /* ---- arguments ---- */
-
-static void arg_image(atto__args *args, const conv *v, const atto_tensor *t)
-{
-    atto__arg_tensor(args, t);
-    atto__arg_index4(args, v->wide, t->stride);
-}
 
 /* ATTO_SPOT_PARAMETERS */
 static void arg_spots(atto__args *args, const conv *v, const atto__conv_walk *h,
@@ -96,73 +74,47 @@ static atto_tensor stepped(const atto_tensor *t, const atto__conv_walk *h, const
     return s;
 }
 
-static bool divides4(const atto_tensor *t, const int32_t *dims, int32_t count)
-{
-    bool all = t->offset % 4 == 0;
-    for (int32_t i = 0; i < count; i++)
-        all = all && (t->shape[dims[i]] == 1 || t->stride[dims[i]] % 4 == 0);
-    return all;
-}
-
 /* Whether four neighbours of a stepped result are 16-byte neighbours (8 in 16 bits) in memory. */
 static bool has_quads(const conv *v, const atto_tensor *t, const atto__conv_walk *h,
                       const atto__conv_walk *w, int64_t outputs)
 {
     static const int32_t around_channels[] = { 0, 2, 3 }, around_width[] = { 0, 1, 2 };
-    if (v->channels) return outputs % 4 == 0 && divides4(t, around_channels, 3);
+    if (v->channels) return outputs % 4 == 0 && atto__conv_divides4(t, around_channels, 3);
     if (t->stride[3] != 1) return false;
-    if (w->count % 4 == 0) return divides4(t, around_width, 3);
+    if (w->count % 4 == 0) return atto__conv_divides4(t, around_width, 3);
     const bool joins = h->count == 1 || t->stride[2] == w->count;
-    return joins && h->count * w->count % 4 == 0 && divides4(t, around_width, 2);
+    return joins && h->count * w->count % 4 == 0 && atto__conv_divides4(t, around_width, 2);
 }
 
-/* A walk of one product. */
-typedef struct walk {
-    const conv *v;
-    const atto_tensor *in, *out;
-    atto__conv_walk h, w;
-    bool to_big;
-    bool fused; /* forward: bias, z, activation, residual */
-    bool add;
-    int64_t groups, inputs, outputs; /* channels of a group; deep along channels: one group */
-    atto__gemm_cut cut;              /* without a tile where few */
-    bool few;                        /* outputs: atto_conv_few */
-    bool deep;                       /* a group for each channel: atto_conv_depthwise */
-    bool chunked;                    /* rows: steps of k have one tap */
-    int64_t vector;                  /* elements of k for one tap entry */
-    int64_t k, padded;
-} walk;
-
-static void arg_result(atto__args *args, const walk *k, const atto_tensor *t, uint32_t flag,
-                       uint32_t *flags, bool *quads)
+static void arg_result(atto__args *args, const conv *v, const conv_result *r, const atto_tensor *t,
+                       uint32_t flag, uint32_t *flags, bool *quads)
 {
     const atto_tensor none = { .rank = 4 };
     if (!t) {
-        arg_image(args, k->v, &none);
+        atto__conv_arg_image(args, v, &none);
         return;
     }
-    const atto_tensor s = stepped(t, &k->h, &k->w);
-    arg_image(args, k->v, &s);
+    const atto_tensor s = stepped(t, &r->h, &r->w);
+    atto__conv_arg_image(args, v, &s);
     *flags |= flag;
-    *quads = *quads && has_quads(k->v, &s, &k->h, &k->w, k->outputs);
+    *quads = *quads && has_quads(v, &s, &r->h, &r->w, r->outputs);
 }
 
-/* ATTO_CONV_OUT_PARAMETERS */
-static void arg_out(atto__args *args, const walk *k)
+void atto__conv_arg_out(atto__args *args, const conv *v, const conv_result *r)
 {
-    const struct atto_conv_args *a = k->v->a;
+    const struct atto_conv_args *a = v->a;
     const atto_tensor none = { .rank = 1 };
-    uint32_t flags = k->add ? ATTO_CONV_ADD : 0;
-    bool quads = true;
-    const atto_tensor *bias = k->fused ? a->b : NULL;
-    atto__arg_index(args, k->v->wide, k->outputs);
-    arg_result(args, k, k->out, 0, &flags, &quads);
+    uint32_t flags = r->add ? ATTO_CONV_ADD : 0;
+    bool quads = r->quads;
+    const atto_tensor *bias = r->fused ? a->b : NULL;
+    atto__arg_index(args, v->wide, r->outputs);
+    arg_result(args, v, r, r->out, 0, &flags, &quads);
     atto__arg_tensor(args, bias ? bias : &none);
     if (bias) flags |= ATTO_CONV_BIAS | (bias->dtype == ATTO_F32 ? ATTO_CONV_BIAS_F32 : 0);
-    arg_result(args, k, k->fused ? a->z : NULL, ATTO_CONV_Z, &flags, &quads);
-    arg_result(args, k, k->fused ? a->residual : NULL, ATTO_CONV_RESIDUAL, &flags, &quads);
-    if (quads && (k->v->channels || !(k->few || k->deep))) flags |= ATTO_CONV_QUADS;
-    const atto_activation act = k->fused ? a->act : atto_identity();
+    arg_result(args, v, r, r->fused ? a->z : NULL, ATTO_CONV_Z, &flags, &quads);
+    arg_result(args, v, r, r->fused ? a->residual : NULL, ATTO_CONV_RESIDUAL, &flags, &quads);
+    if (quads) flags |= ATTO_CONV_QUADS;
+    const atto_activation act = r->fused ? a->act : atto_identity();
     atto__arg_uint(args, flags);
     atto__arg_float(args, act.a);
     atto__arg_float(args, act.b);
@@ -170,16 +122,26 @@ static void arg_out(atto__args *args, const walk *k)
 
 /* ---- filter and taps ---- */
 
-static int64_t round_up(int64_t n, int64_t to)
-{
-    return atto__divide_up(n, to) * to;
-}
+/* A walk of one product. */
+typedef struct walk {
+    const conv *v;
+    const atto_tensor *in;
+    conv_result r;
+    bool to_big;
+    int64_t groups, inputs; /* inputs: channels of a group */
+    atto__gemm_cut cut;     /* without a tile where few */
+    bool few;               /* outputs: atto_conv_few */
+    bool chunked;           /* rows: steps of k have one tap */
+    int64_t vector;         /* elements of k for one tap entry */
+    int64_t k, padded;
+} walk;
 
 /* Values of k: taps of all channels. */
 static int64_t length_of(const walk *k)
 {
     const bool taps_first = k->v->channels || k->chunked;
-    return k->h.taps * k->w.taps * (taps_first ? round_up(k->inputs, k->vector) : k->inputs);
+    return k->r.h.taps * k->r.w.taps *
+           (taps_first ? atto__conv_round_up(k->inputs, k->vector) : k->inputs);
 }
 
 /* The taps, and the filter if packed is not NULL. */
@@ -190,24 +152,23 @@ static atto_status pack(const walk *k, const atto_tensor *packed, const atto_ten
     const atto_tensor *filter = packed ? v->a->w : &none;
     atto__args args;
     args.count = 0;
-    arg_image(&args, v, filter);
+    atto__conv_arg_image(&args, v, filter);
     atto__arg_memory(&args, packed ? atto__memory(packed) : NULL);
     atto__arg_memory(&args, atto__memory(taps));
-    atto__arg_uint(&args, (uint32_t)k->h.taps);
-    atto__arg_uint(&args, (uint32_t)k->w.taps);
-    atto__arg_uint4(&args, (uint32_t[]){ (uint32_t)k->h.tap, (uint32_t)k->w.tap,
-                                         (uint32_t)k->h.tap_step, (uint32_t)k->w.tap_step });
-    atto__arg_uint4(&args, (uint32_t[]){ (uint32_t)k->h.at, (uint32_t)k->w.at,
-                                         (uint32_t)k->h.at_step, (uint32_t)k->w.at_step });
+    atto__arg_uint(&args, (uint32_t)k->r.h.taps);
+    atto__arg_uint(&args, (uint32_t)k->r.w.taps);
+    atto__arg_uint4(&args, (uint32_t[]){ (uint32_t)k->r.h.tap, (uint32_t)k->r.w.tap,
+                                         (uint32_t)k->r.h.tap_step, (uint32_t)k->r.w.tap_step });
+    atto__arg_uint4(&args, (uint32_t[]){ (uint32_t)k->r.h.at, (uint32_t)k->r.w.at,
+                                         (uint32_t)k->r.h.at_step, (uint32_t)k->r.w.at_step });
     atto__arg_index4(&args, v->wide, k->in->stride);
     atto__arg_uint(&args, (uint32_t)k->inputs);
-    atto__arg_uint(&args, (uint32_t)k->outputs);
+    atto__arg_uint(&args, (uint32_t)k->r.outputs);
     atto__arg_uint(&args, (uint32_t)(packed ? k->padded : 1));
     atto__arg_uint(&args, (uint32_t)k->k);
     atto__arg_uint(&args, (uint32_t)k->groups);
     atto__arg_uint(&args, (uint32_t)k->vector);
-    atto__arg_uint(&args, (packed ? ATTO_CONV_FILTER : 0) |
-                              (k->to_big && !k->deep ? ATTO_CONV_TO_BIG : 0));
+    atto__arg_uint(&args, (packed ? ATTO_CONV_FILTER : 0) | (k->to_big ? ATTO_CONV_TO_BIG : 0));
     const atto__conv_knobs knobs = { .kernel = "atto_conv_pack",
                                      .a = filter->dtype,
                                      .b = ATTO_F32,
@@ -217,7 +178,8 @@ static atto_status pack(const walk *k, const atto_tensor *packed, const atto_ten
                                      .wide = v->wide };
     const int64_t entries = k->k / k->vector;
     const int64_t elements = packed ? k->groups * k->k * k->padded : 0;
-    return launch(v, &knobs, &args, groups_for(v, entries > elements ? entries : elements));
+    return atto__conv_launch(v, &knobs, &args,
+                             atto__conv_groups(v, entries > elements ? entries : elements));
 }
 
 static atto_status scratch_taps(const conv *v, int64_t entries, atto_buffer *header,
@@ -258,22 +220,20 @@ static atto_status multiply(const walk *k, const atto_tensor *packed, const atto
     const conv *v = k->v;
     const atto_dtype filter = packed->dtype, window = k->in->dtype;
     const atto__conv_knobs knobs = {
-        .kernel = k->deep  ? "atto_conv_depthwise"
-                  : k->few ? "atto_conv_few"
-                           : "atto_conv_tile",
+        .kernel = k->few ? "atto_conv_few" : "atto_conv_tile",
         .tile = k->cut.tile,
         .a = v->channels ? window : filter,
         .b = v->channels ? filter : window,
-        .c = k->out->dtype,
-        .a_vectors = v->channels && has_vectors(k->in, k->deep ? k->outputs : k->inputs),
+        .c = k->r.out->dtype,
+        .a_vectors = v->channels && has_vectors(k->in, k->inputs),
         .channels = v->channels,
         .chunked = k->chunked,
         .wide = v->wide,
-        .act = k->fused ? atto_activation_name(v->a->act.kind) : NULL,
+        .act = k->r.fused ? atto_activation_name(v->a->act.kind) : NULL,
     };
     atto__args args;
     args.count = 0;
-    arg_image(&args, v, k->in);
+    atto__conv_arg_image(&args, v, k->in);
     atto__arg_memory(&args, atto__memory(packed));
     atto__arg_memory(&args, atto__memory(taps));
     atto__arg_index(&args, v->wide, k->padded);
@@ -281,47 +241,25 @@ static atto_status multiply(const walk *k, const atto_tensor *packed, const atto
     atto__arg_index(&args, v->wide, k->inputs * k->in->stride[1]);
     atto__arg_index(&args, v->wide, k->k);
     atto__arg_index(&args, v->wide, k->cut.tiles);
-    arg_spots(&args, v, &k->h, &k->w, k->in);
-    arg_out(&args, k);
-    return launch(v, &knobs, &args, k->cut.tiles * k->groups);
+    arg_spots(&args, v, &k->r.h, &k->r.w, k->in);
+    atto__conv_arg_out(&args, v, &k->r);
+    return atto__conv_launch(v, &knobs, &args, k->cut.tiles * k->groups);
 }
 
 /* Outputs that a work-item sums up, and steps of k at once, ATTO_TILE_K's default. */
 #define FEW_OUTPUTS 4
 #define FEW_STEP    8
 
-#define DEEP_SPOTS 4 /* of a work-item, ATTO_DEEP_SPOTS */
-
-/* Depthwise: along channels a work-item has a vector of them. */
-static void plan_deep(walk *k, int64_t spots)
-{
-    const conv *v = k->v;
-    const int64_t vector = atto__vector_elements(k->in->dtype);
-    k->cut = (atto__gemm_cut){ .tiles = groups_for(v, atto__divide_up(spots, DEEP_SPOTS)) };
-    if (!v->channels) return;
-    k->groups = 1;
-    k->outputs = v->c.groups;
-    k->padded = round_up(k->outputs, 8);
-    const int64_t blocks = atto__divide_up(k->w.count, DEEP_SPOTS);
-    k->cut.tiles =
-        groups_for(v, v->c.batch * k->h.count * blocks * atto__divide_up(k->outputs, vector));
-}
-
 static atto_status plan_outputs(walk *k, int64_t spots)
 {
     const conv *v = k->v;
-    k->deep = v->c.groups > 1 && k->inputs == 1 && k->outputs == 1;
-    k->few = !k->deep && k->outputs <= FEW_OUTPUTS;
-    if (k->deep) {
-        plan_deep(k, spots);
-        return ATTO_OK;
-    }
+    k->few = k->r.outputs <= FEW_OUTPUTS;
     if (k->few) {
-        k->cut = (atto__gemm_cut){ .tiles = groups_for(v, spots) };
+        k->cut = (atto__gemm_cut){ .tiles = atto__conv_groups(v, spots) };
         return ATTO_OK;
     }
-    return cut_of(v, v->channels ? spots : k->outputs, v->channels ? k->outputs : spots,
-                  k->inputs * k->h.taps * k->w.taps, false, &k->cut);
+    return cut_of(v, v->channels ? spots : k->r.outputs, v->channels ? k->r.outputs : spots,
+                  k->inputs * k->r.h.taps * k->r.w.taps, false, &k->cut);
 }
 
 /* Channels are rounded up to a step of k where that adds at most an eighth. */
@@ -330,10 +268,10 @@ static atto_status plan_outputs(walk *k, int64_t spots)
 static void plan_taps(walk *k)
 {
     const int64_t step = k->cut.tile ? k->cut.tile->k : FEW_STEP;
-    const int64_t rounded = round_up(k->inputs, step);
+    const int64_t rounded = atto__conv_round_up(k->inputs, step);
     k->chunked = !k->v->channels && (rounded - k->inputs) * CHUNK_WASTE <= k->inputs;
     k->vector = k->chunked ? step : 1;
-    if (k->v->channels && !k->deep) k->vector = atto__vector_elements(k->in->dtype);
+    if (k->v->channels) k->vector = atto__vector_elements(k->in->dtype);
     k->k = length_of(k);
 }
 
@@ -343,13 +281,14 @@ static atto_status run_walk(walk *k)
     const int32_t scratch = v->dev->scratch_count;
     k->groups = v->c.groups;
     k->inputs = k->to_big ? v->c.small_channels : v->c.big_channels;
-    k->outputs = k->to_big ? v->c.big_channels : v->c.small_channels;
-    k->padded = round_up(k->outputs, atto__vector_elements(v->a->w->dtype));
-    const int64_t spots = v->c.batch * k->h.count * k->w.count;
-    if (spots == 0 || k->outputs == 0) return ATTO_OK;
+    k->r.outputs = k->to_big ? v->c.big_channels : v->c.small_channels;
+    k->padded = atto__conv_round_up(k->r.outputs, atto__vector_elements(v->a->w->dtype));
+    const int64_t spots = v->c.batch * k->r.h.count * k->r.w.count;
+    if (spots == 0 || k->r.outputs == 0) return ATTO_OK;
     ATTO_TRY(plan_outputs(k, spots));
+    k->r.quads = v->channels || !k->few;
     plan_taps(k);
-    if (k->k == 0 && k->add) return ATTO_OK;
+    if (k->k == 0 && k->r.add) return ATTO_OK;
     atto_buffer headers[2];
     atto_tensor packed, taps;
     int64_t room = k->groups * k->k * k->padded;
@@ -362,21 +301,25 @@ static atto_status run_walk(walk *k)
     return ATTO_OK;
 }
 
-static atto_status run_small(walk *k)
+/* r says what is made; its walk is found here. */
+static atto_status run_small(const conv *v, const atto_tensor *in, const conv_result *r)
 {
-    k->h = atto__conv_walk_small(&k->v->c.h);
-    k->w = atto__conv_walk_small(&k->v->c.w);
-    return run_walk(k);
+    if (atto__conv_is_depthwise(v)) return atto__conv_depthwise(v, in, r, false);
+    walk k = { .v = v, .in = in, .r = *r };
+    k.r.h = atto__conv_walk_small(&v->c.h);
+    k.r.w = atto__conv_walk_small(&v->c.w);
+    return run_walk(&k);
 }
 
-static atto_status run_big(walk *k)
+static atto_status run_big(const conv *v, const atto_tensor *in, const conv_result *r)
 {
-    k->to_big = true;
-    for (int64_t i = 0; i < atto__conv_phases(&k->v->c.h); i++) {
-        for (int64_t j = 0; j < atto__conv_phases(&k->v->c.w); j++) {
-            k->h = atto__conv_walk_big(&k->v->c.h, i);
-            k->w = atto__conv_walk_big(&k->v->c.w, j);
-            ATTO_TRY(run_walk(k));
+    if (atto__conv_is_depthwise(v)) return atto__conv_depthwise(v, in, r, true);
+    walk k = { .v = v, .in = in, .r = *r, .to_big = true };
+    for (int64_t i = 0; i < atto__conv_phases(&v->c.h); i++) {
+        for (int64_t j = 0; j < atto__conv_phases(&v->c.w); j++) {
+            k.r.h = atto__conv_walk_big(&v->c.h, i);
+            k.r.w = atto__conv_walk_big(&v->c.w, j);
+            ATTO_TRY(run_walk(&k));
         }
     }
     return ATTO_OK;
@@ -403,7 +346,7 @@ static bool has_spot_vectors(const atto_tensor *t)
 #define LEAST_SPOTS 512
 #define MOST_SLICES 256
 
-static int64_t slices_for(int64_t groups, int64_t places, int64_t most)
+int64_t atto__conv_slices(int64_t groups, int64_t places, int64_t most)
 {
     int64_t best = 1, best_share = 0;
     for (int64_t s = 1; s <= most; s++) {
@@ -422,16 +365,15 @@ static void slice_spots(const conv *v, int64_t spots, atto__gemm_cut *cut)
     const int64_t places = PLACED_SUMS / (cut->tile->m * cut->tile->n);
     int64_t most = spots / LEAST_SPOTS < MOST_SLICES ? spots / LEAST_SPOTS : MOST_SLICES;
     if (v->dev->info.kind == ATTO_KIND_OPENCL_CPU) most = 1;
-    const int64_t slices = slices_for(cut->tiles * v->c.groups, places, most);
-    cut->slice = round_up(atto__divide_up(spots, slices), 64);
+    const int64_t slices = atto__conv_slices(cut->tiles * v->c.groups, places, most);
+    cut->slice = atto__conv_round_up(atto__divide_up(spots, slices), 64);
     if (cut->slice == 0) cut->slice = 64;
     cut->slices = spots > 0 ? atto__divide_up(spots, cut->slice) : 1;
 }
 
-static atto_status finish_filter(const walk *k, const atto_tensor *sums, int64_t columns,
-                                 int64_t slices)
+atto_status atto__conv_finish_filter(const conv *v, int64_t inputs, int64_t vector,
+                                     const atto_tensor *sums, int64_t columns, int64_t slices)
 {
-    const conv *v = k->v;
     const atto_tensor *dw = v->a->dw;
     const int64_t rows = v->c.groups * v->c.small_channels;
     atto__args args;
@@ -440,11 +382,11 @@ static atto_status finish_filter(const walk *k, const atto_tensor *sums, int64_t
     atto__arg_index(&args, v->wide, rows);
     atto__arg_index(&args, v->wide, columns);
     atto__arg_uint(&args, (uint32_t)slices);
-    atto__arg_uint(&args, (uint32_t)k->inputs);
-    atto__arg_uint(&args, (uint32_t)round_up(k->inputs, k->vector));
-    atto__arg_uint(&args, (uint32_t)k->h.taps);
-    atto__arg_uint(&args, (uint32_t)k->w.taps);
-    arg_image(&args, v, dw);
+    atto__arg_uint(&args, (uint32_t)inputs);
+    atto__arg_uint(&args, (uint32_t)atto__conv_round_up(inputs, vector));
+    atto__arg_uint(&args, (uint32_t)v->c.h.kernel);
+    atto__arg_uint(&args, (uint32_t)v->c.w.kernel);
+    atto__conv_arg_image(&args, v, dw);
     atto__arg_uint(&args, v->a->add_dw);
     const atto__conv_knobs knobs = { .kernel = "atto_conv_finish",
                                      .a = ATTO_F32,
@@ -452,7 +394,7 @@ static atto_status finish_filter(const walk *k, const atto_tensor *sums, int64_t
                                      .c = dw->dtype,
                                      .channels = v->channels,
                                      .wide = v->wide };
-    return launch(v, &knobs, &args, groups_for(v, rows * columns));
+    return atto__conv_launch(v, &knobs, &args, atto__conv_groups(v, rows * columns));
 }
 
 static atto_status multiply_filter(const walk *k, const atto_tensor *small, const atto_tensor *taps,
@@ -474,8 +416,8 @@ static atto_status multiply_filter(const walk *k, const atto_tensor *small, cons
     };
     atto__args args;
     args.count = 0;
-    arg_image(&args, v, small);
-    arg_image(&args, v, k->in);
+    atto__conv_arg_image(&args, v, small);
+    atto__conv_arg_image(&args, v, k->in);
     atto__arg_memory(&args, atto__memory(taps));
     atto__arg_index(&args, v->wide, m);
     atto__arg_index(&args, v->wide, k->k);
@@ -486,68 +428,9 @@ static atto_status multiply_filter(const walk *k, const atto_tensor *small, cons
     atto__arg_index(&args, v->wide, cut->slice);
     atto__arg_index(&args, v->wide, cut->slices);
     atto__arg_index(&args, v->wide, v->c.groups);
-    arg_spots(&args, v, &k->h, &k->w, k->in);
+    arg_spots(&args, v, &k->r.h, &k->r.w, k->in);
     atto__arg_memory(&args, atto__memory(sums));
-    return launch(v, &knobs, &args, cut->tiles * cut->slices * v->c.groups);
-}
-
-/* ---- dw, depthwise ---- */
-
-#define DEEP_TAPS     10 /* of a work-item, ATTO_DEEP_TAPS */
-#define DEEP_CHANNELS 32 /* of a work-group, where they are innermost */
-#define DEEP_PLACES   (132 * 8)
-
-static atto_status multiply_deep_filter(const walk *k, const atto_tensor *small,
-                                        const atto_tensor *taps, int64_t slice, int64_t groups,
-                                        int64_t columns, const atto_tensor *sums)
-{
-    const conv *v = k->v;
-    const int64_t channels = v->c.groups;
-    const atto__conv_knobs knobs = {
-        .kernel = "atto_conv_depthwise_filter",
-        .a = small->dtype,
-        .b = k->in->dtype,
-        .c = ATTO_F32,
-        .a_vectors = v->channels && has_vectors(small, channels),
-        .b_vectors = v->channels && has_vectors(k->in, channels),
-        .channels = v->channels,
-        .wide = v->wide,
-    };
-    atto__args args;
-    args.count = 0;
-    arg_image(&args, v, small);
-    arg_image(&args, v, k->in);
-    atto__arg_memory(&args, atto__memory(taps));
-    atto__arg_index(&args, v->wide, channels);
-    atto__arg_uint(&args, (uint32_t)k->k);
-    atto__arg_index(&args, v->wide, columns);
-    atto__arg_index(&args, v->wide, slice);
-    arg_spots(&args, v, &k->h, &k->w, k->in);
-    atto__arg_memory(&args, atto__memory(sums));
-    return launch(v, &knobs, &args, groups);
-}
-
-static atto_status run_deep_filter(const conv *v, const atto_tensor *big, const atto_tensor *small)
-{
-    walk k = { .v = v, .in = big, .groups = 1, .inputs = 1, .outputs = v->c.groups, .vector = 1 };
-    k.h = atto__conv_walk_small(&v->c.h);
-    k.w = atto__conv_walk_small(&v->c.w);
-    k.k = length_of(&k);
-    const int64_t spots = v->c.batch * k.h.count * k.w.count, columns = round_up(k.k, 4);
-    const int64_t blocks = atto__divide_up(v->c.groups, v->channels ? DEEP_CHANNELS : 1) *
-                           atto__divide_up(k.k, DEEP_TAPS);
-    const int64_t most = spots / LEAST_SPOTS < MOST_SLICES ? spots / LEAST_SPOTS : MOST_SLICES;
-    const int64_t wanted = slices_for(blocks, DEEP_PLACES, most);
-    const int64_t slice = spots > 0 ? atto__divide_up(spots, wanted) : 1;
-    const int64_t slices = spots > 0 ? atto__divide_up(spots, slice) : 1;
-    const int64_t shape[] = { slices * v->c.groups, columns };
-    atto_buffer headers[2];
-    atto_tensor sums, taps;
-    ATTO_TRY(atto__scratch_tensor(v->dev, ATTO_F32, 2, shape, &headers[0], &sums));
-    ATTO_TRY(scratch_taps(v, k.k, &headers[1], &taps));
-    ATTO_TRY(pack(&k, NULL, &taps));
-    ATTO_TRY(multiply_deep_filter(&k, small, &taps, slice, blocks * slices, columns, &sums));
-    return finish_filter(&k, &sums, columns, slices);
+    return atto__conv_launch(v, &knobs, &args, cut->tiles * cut->slices * v->c.groups);
 }
 
 static atto_status run_filter_as_it_lies(const conv *v, const atto_tensor *big,
@@ -557,12 +440,13 @@ static atto_status run_filter_as_it_lies(const conv *v, const atto_tensor *big,
                .in = big,
                .groups = v->c.groups,
                .inputs = v->c.big_channels,
-               .outputs = v->c.small_channels };
-    k.h = atto__conv_walk_small(&v->c.h);
-    k.w = atto__conv_walk_small(&v->c.w);
+               .r.outputs = v->c.small_channels };
+    k.r.h = atto__conv_walk_small(&v->c.h);
+    k.r.w = atto__conv_walk_small(&v->c.w);
     k.vector = v->channels ? atto__vector_elements(big->dtype) : 1;
     k.k = length_of(&k);
-    const int64_t columns = round_up(k.k, 4), spots = v->c.batch * k.h.count * k.w.count;
+    const int64_t columns = atto__conv_round_up(k.k, 4),
+                  spots = v->c.batch * k.r.h.count * k.r.w.count;
     atto__gemm_cut cut;
     ATTO_TRY(cut_of(v, v->c.small_channels, k.k, spots, true, &cut));
     slice_spots(v, spots, &cut);
@@ -574,15 +458,15 @@ static atto_status run_filter_as_it_lies(const conv *v, const atto_tensor *big,
     ATTO_TRY(scratch_taps(v, k.k / k.vector, &headers[1], &taps));
     ATTO_TRY(pack(&k, NULL, &taps));
     ATTO_TRY(multiply_filter(&k, small, &taps, &cut, columns, &sums));
-    return finish_filter(&k, &sums, columns, cut.slices);
+    return atto__conv_finish_filter(v, k.inputs, k.vector, &sums, columns, cut.slices);
 }
 
 /* Of small planes in rows, neighbours along channels are what vectors can be loaded of: copies cost
  * less than they save. On an H200 512 to 512 channels, 3 x 3 of 7 x 7, 64 images: 0.71 and 0.42 ms. */
 #define SMALL_PLANE 1024
 
-static atto_status copy_to_channels(const conv *v, const atto_tensor *t, atto_buffer *header,
-                                    atto_tensor *out)
+atto_status atto__conv_copy_to_channels(const conv *v, const atto_tensor *t, atto_buffer *header,
+                                        atto_tensor *out)
 {
     ATTO_TRY(atto__scratch_tensor(v->dev, t->dtype, 4, t->shape, header, out));
     out->stride[0] = t->shape[1] * t->shape[2] * t->shape[3];
@@ -601,15 +485,14 @@ static atto_status run_filter(const conv *v, const atto_tensor *big, const atto_
 {
     const bool copies = !v->channels && v->c.h.kernel * v->c.w.kernel > 1 && v->c.groups == 1 &&
                         v->c.h.big * v->c.w.big <= SMALL_PLANE && v->c.batch > 0;
-    if (v->c.groups > 1 && v->c.big_channels == 1 && v->c.small_channels == 1)
-        return run_deep_filter(v, big, small);
+    if (atto__conv_is_depthwise(v)) return atto__conv_depthwise_filter(v, big, small);
     if (!copies) return run_filter_as_it_lies(v, big, small);
     atto_buffer headers[2];
     atto_tensor images[2];
     conv turned = *v;
     turned.channels = true;
-    ATTO_TRY(copy_to_channels(v, big, &headers[0], &images[0]));
-    ATTO_TRY(copy_to_channels(v, small, &headers[1], &images[1]));
+    ATTO_TRY(atto__conv_copy_to_channels(v, big, &headers[0], &images[0]));
+    ATTO_TRY(atto__conv_copy_to_channels(v, small, &headers[1], &images[1]));
     return run_filter_as_it_lies(&turned, &images[0], &images[1]);
 }
 
@@ -674,7 +557,7 @@ static atto_status make_dz(const conv *v, atto_buffer *header, atto_tensor *made
                                      .wide = v->wide,
                                      .act = atto_activation_name(a->act.kind) };
     *dz = made;
-    return launch(v, &knobs, &args, groups_for(v, step));
+    return atto__conv_launch(v, &knobs, &args, atto__conv_groups(v, step));
 }
 
 /* ---- calls ---- */
@@ -685,14 +568,14 @@ atto_status atto__opencl_conv_forward(atto_device *dev, const struct atto_conv_a
     const bool transposed = a->window.transposed;
     conv v;
     ATTO_TRY(conv_of(dev, a, layout, transposed ? a->y : a->x, transposed ? a->x : a->y, a->w, &v));
-    walk k = { .v = &v, .in = a->x, .out = a->y, .fused = true };
-    return transposed ? run_big(&k) : run_small(&k);
+    return transposed ? run_big(&v, a->x, &(conv_result){ .out = a->y, .fused = true })
+                      : run_small(&v, a->x, &(conv_result){ .out = a->y, .fused = true });
 }
 
 static atto_status run_dx(const conv *v, const atto_tensor *dz)
 {
-    walk k = { .v = v, .in = dz, .out = v->a->dx, .add = v->a->add_dx };
-    return v->a->window.transposed ? run_small(&k) : run_big(&k);
+    const conv_result r = { .out = v->a->dx, .add = v->a->add_dx };
+    return v->a->window.transposed ? run_small(v, dz, &r) : run_big(v, dz, &r);
 }
 
 atto_status atto__opencl_conv_backward(atto_device *dev, const struct atto_conv_args *a,

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Spots, taps and results of conv.cl. */
+/* Spots and taps of conv.cl, and what stores its results. */
 #ifndef ATTO_CONV_H
 #define ATTO_CONV_H
 
-#include "atto_conv_flags.h"
-#include "atto_epilogue.h"
+#include "atto_conv_out.h"
 
 /* ---- spots ---- */
 
@@ -154,27 +153,6 @@ ATTO_UNROLLED uint4 atto_join_bf16(const atto_bf16 *e)
 
 /* ---- results ---- */
 
-/* out, z and residual have strides of their own, those of a step of the walk. outputs: channels of
- * a group. */
-#define ATTO_CONV_OUT_PARAMETERS                                                                  \
-    const atto_index outputs, __global ATTO_C_T *c, const ulong c_at, const atto_index4 c_stride, \
-        __global const void *bias, const ulong bias_at, __global ATTO_C_T *z, const ulong z_at,   \
-        const atto_index4 z_stride, __global const ATTO_C_T *residual, const ulong residual_at,   \
-        const atto_index4 residual_stride, const uint flags, const float act_a, const float act_b
-
-typedef struct atto_conv_out {
-    __global ATTO_C_T *c, *z;
-    __global const ATTO_C_T *residual;
-    __global const void *bias;
-    ulong bias_at;
-    atto_index4 c_stride, z_stride, residual_stride;
-    atto_index outputs, first; /* channels of a group; its first */
-    atto_index spots, height, width;
-    uint2 magic, shift;
-    uint flags;
-    float a, b;
-} atto_conv_out;
-
 #define ATTO_CONV_OUT_OF(group)                                                                   \
     {                                                                                             \
         c + c_at, z + z_at, residual + residual_at, bias, bias_at, c_stride, z_stride,            \
@@ -203,14 +181,6 @@ static inline atto_place atto_place_of(const atto_conv_out *o, atto_index spot)
 static inline size_t atto_place_in(const atto_place *p, atto_index channel, atto_index4 stride)
 {
     return p->n * stride.x + channel * stride.y + p->y * stride.z + p->x * stride.w;
-}
-
-static inline float atto_conv_bias(const atto_conv_out *o, atto_index channel)
-{
-    if (o->flags & ATTO_CONV_BIAS_F32)
-        return ((__global const float *)o->bias)[o->bias_at + channel];
-    return ATTO_PASTE(atto_widen_,
-                      ATTO_B)(((__global const ATTO_B_T *)o->bias)[o->bias_at + channel]);
 }
 
 /* v[i] at at[i] where there[i], or as one quad from at[0]. */

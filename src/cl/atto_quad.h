@@ -56,6 +56,29 @@ ATTO_UNROLLED void atto_put_quad_bf16(__global atto_bf16 *p, size_t at, const fl
     *(__global uint2 *)(p + at) = raw;
 }
 
+/* Two of them: at is even. */
+ATTO_UNROLLED void atto_get_pair_f32(__global const atto_f32 *p, size_t at, float *v)
+{
+    const float2 raw = *(__global const float2 *)(p + at);
+    v[0] = raw.x;
+    v[1] = raw.y;
+}
+
+ATTO_UNROLLED void atto_get_pair_f16(__global const atto_f16 *p, size_t at, float *v)
+{
+    const ushort2 raw = *(__global const ushort2 *)(p + at);
+    const float2 wide = vload_half2(0, (const half *)&raw);
+    v[0] = wide.x;
+    v[1] = wide.y;
+}
+
+ATTO_UNROLLED void atto_get_pair_bf16(__global const atto_bf16 *p, size_t at, float *v)
+{
+    const uint raw = *(__global const uint *)(p + at);
+    v[0] = as_float(raw << 16);
+    v[1] = as_float(raw & 0xffff0000u);
+}
+
 /* ---- arithmetic ---- */
 
 /* v[e] = act(v[e]) */
