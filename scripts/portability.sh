@@ -3,8 +3,8 @@
 # Compiles the kernels for Intel, AMD and NVIDIA without any of their GPUs; warnings are errors.
 #
 #   scripts/portability.sh            each variant for one Intel device, one AMD device and NVIDIA
-#   scripts/portability.sh --touched  each for one device of one of them, in turn; for all targets where the last
-#                                     change touched its file
+#   scripts/portability.sh --touched  each for one device of one of them, in turn; for one of each of them where
+#                                     the last change touched its file
 #   scripts/portability.sh --full     each variant for all targets
 #
 # The variants are the test set of src/variants.c. Before them each file is compiled alone, as
@@ -98,13 +98,13 @@ touched()
 # and options are one compilation. The single targets of neighbours differ.
 plan()
 {
-    local everywhere=$1 file options number=0 target
+    local file options number=0 target
     while IFS=$'\t' read -r file options; do
-        if grep -qxF -e "$file" -e '*' <<< "$everywhere"; then
+        if [ -n "$everywhere" ]; then
             for target in "${intel[@]}" "${amd[@]}" "${nvidia[@]}"; do
                 printf '%s\t%s\t%s\n' "$target" "$file" "$options"
             done
-        elif [ -n "$sparse" ]; then
+        elif [ -n "$sparse" ] && ! grep -qxF "$file" <<< "$changed"; then
             printf '%s\t%s\t%s\n' "${in_turn[number % ${#in_turn[@]}]}" "$file" "$options"
         else
             printf '%s\t%s\t%s\n' "${intel[number % ${#intel[@]}]}" "$file" "$options" \
@@ -140,13 +140,14 @@ variants()
 
 everywhere=
 sparse=
+changed=
 case ${1:-} in
     '') ;;
     --touched)
-        everywhere=$(touched)
+        changed=$(touched)
         sparse=yes
         ;;
-    --full) everywhere='*' ;;
+    --full) everywhere=yes ;;
     --one)
         one "$2"
         exit
@@ -169,7 +170,7 @@ say "each file alone: OpenCL C 1.2, 2.0, 3.0"
 variants > "$folder/variants"
 [ -s "$folder/variants" ] || die "there are no variants"
 say "$(wc -l < "$folder/variants") variants"
-plan "$everywhere" < "$folder/variants" > "$folder/plan"
+plan < "$folder/variants" > "$folder/plan"
 xargs -P "$jobs" -d '\n' -n 1 "$0" --one < "$folder/plan" || die "the compilation above failed"
 cmp -s <(cut -f 1 "$folder/plan" | sort) <(sort "$folder/done") || die "some did not run"
 sort "$folder/done" | uniq -c | sed 's/^/==/'
