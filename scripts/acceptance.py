@@ -715,6 +715,9 @@ def convolution(c):
     """A case's function of x, w and b, which are [N, C, ...], and the channels of a group."""
     x, w = c.get("x"), c.get("w")
     axes, channels = x.dim() - 2, x.shape[-1 if c["as"] == "channels_last" else 1]
+    if c["op"] == "conv_layer":
+        _, _, stride, padding, groups = numbers(c["layer"])
+        return lambda x, w, b: F.conv2d(x, w, b, stride, padding, 1, groups), groups
     kernel, stride, groups = numbers(c["kernel"]), numbers(c["stride"]), int(c["groups"])
     groups = channels if groups < 0 else groups
     padding, dilation = int(c["padding"]), 2 if c["as"] == "dilated" else 1
@@ -1044,7 +1047,7 @@ OPS = {"act": act, "dropout": dropout, "linear": linear, "matmul": matmul, "atte
        "layer_norm": layer_norm, "rms_norm": rms_norm, "batch_norm": batch_norm,
        "group_norm": group_norm, "loss": pointwise, "nll_loss": of_labels(F.nll_loss),
        "cross_entropy": of_labels(F.cross_entropy), "conv": conv, "conv_transposed": conv,
-       "avg_pool": avg_pool, "max_pool": max_pool,
+       "conv_layer": conv, "avg_pool": avg_pool, "max_pool": max_pool,
        "index_select": index_select, "gather": gather, "rope": rope, "lstm_cell": lstm_cell, "gru_cell": gru_cell,
        "pad": pad, "resize": resize,
        "adaptive_pool": adaptive_pool}

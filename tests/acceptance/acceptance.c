@@ -363,6 +363,10 @@ static int shapes_of(const grid_run *g, const grid_family *f, const atto_shape *
     const atto_shape *from = g->r->quick ? small : g->r->bits ? middling : all;
     const int n = g->r->quick ? COUNT_OF(small) : g->r->bits ? COUNT_OF(middling) : COUNT_OF(all);
     int found = 0;
+    if (f->shape) {
+        list[0] = &from[0]; /* any: options decide */
+        return g->r->quick || g->r->bits ? 0 : 1;
+    }
     for (int i = 0; i < n; i++)
         if (from[i].rank >= f->least_rank && from[i].rank <= f->most_rank) list[found++] = &from[i];
     return found;
@@ -402,6 +406,10 @@ static void run_shape(grid_run *g, grid_case *c, int at, int shapes)
             set_options(c, i);
             if (thin > 0 && i % thin) continue;
             if (turns && (i / 2 + i + d) % shapes != at) continue;
+            if (c->family->shape) {
+                clear_store(g);
+                c->shape = c->family->shape(c);
+            }
             if (c->family->exists && !c->family->exists(c)) continue;
             if (wanted(g, c)) run_case(g, c);
         }

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Convolutions and transposed ones: of sequences where x has three dimensions, of images where it
  * has four. */
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "../oracle_conv.h"
@@ -28,17 +30,70 @@ static const char *stride_text(int value)
 }
 
 /* What a case is beside attorch's own options: one of these. */
-typedef enum special { PLAIN, DILATED, CHANNELS_LAST, SAME } special;
+typedef enum special { PLAIN, CHANNELS_LAST, DILATED, SAME } special;
 
 static const char *special_text(int value)
 {
-    static const char *const names[] = { "plain", "dilated", "channels_last", "same" };
+    static const char *const names[] = { "plain", "channels_last", "dilated", "same" };
     return names[value];
 }
 
 static bool is(const grid_case *c, special s)
 {
     return grid_int(c, "as") == (int)s;
+}
+
+/* ---- layers of networks, each shape once ---- */
+
+typedef struct layer {
+    int64_t channels, edge, outputs, kernel, stride, padding, groups;
+} layer;
+
+#define LAYER_BATCH 16
+
+/* clang-format off */
+static const layer layers[] = {
+    /* ResNet-50 (He et al. 2015, with the stride in 3x3 convolutions) */
+    { 3, 224, 64, 7, 2, 3, 1 }, { 64, 56, 64, 1, 1, 0, 1 }, { 64, 56, 64, 3, 1, 1, 1 },
+    { 64, 56, 256, 1, 1, 0, 1 }, { 256, 56, 64, 1, 1, 0, 1 }, { 256, 56, 128, 1, 1, 0, 1 },
+    { 128, 56, 128, 3, 2, 1, 1 }, { 256, 56, 512, 1, 2, 0, 1 }, { 128, 28, 512, 1, 1, 0, 1 },
+    { 512, 28, 128, 1, 1, 0, 1 }, { 128, 28, 128, 3, 1, 1, 1 }, { 512, 28, 256, 1, 1, 0, 1 },
+    { 256, 28, 256, 3, 2, 1, 1 }, { 512, 28, 1024, 1, 2, 0, 1 }, { 256, 14, 1024, 1, 1, 0, 1 },
+    { 1024, 14, 256, 1, 1, 0, 1 }, { 256, 14, 256, 3, 1, 1, 1 }, { 1024, 14, 512, 1, 1, 0, 1 },
+    { 512, 14, 512, 3, 2, 1, 1 }, { 1024, 14, 2048, 1, 2, 0, 1 }, { 512, 7, 2048, 1, 1, 0, 1 },
+    { 2048, 7, 512, 1, 1, 0, 1 }, { 512, 7, 512, 3, 1, 1, 1 },
+    /* ConvNeXt-T (Liu et al. 2022) */
+    { 3, 224, 96, 4, 4, 0, 1 }, { 96, 56, 96, 7, 1, 3, 96 }, { 96, 56, 192, 2, 2, 0, 1 },
+    { 192, 28, 192, 7, 1, 3, 192 }, { 192, 28, 384, 2, 2, 0, 1 },
+    { 384, 14, 384, 7, 1, 3, 384 }, { 384, 14, 768, 2, 2, 0, 1 }, { 768, 7, 768, 7, 1, 3, 768 },
+    /* MobileNetV2 (Sandler et al. 2018) */
+    { 3, 224, 32, 3, 2, 1, 1 }, { 32, 112, 32, 3, 1, 1, 32 }, { 32, 112, 16, 1, 1, 0, 1 },
+    { 16, 112, 96, 1, 1, 0, 1 }, { 96, 112, 96, 3, 2, 1, 96 }, { 96, 56, 24, 1, 1, 0, 1 },
+    { 24, 56, 144, 1, 1, 0, 1 }, { 144, 56, 144, 3, 1, 1, 144 }, { 144, 56, 24, 1, 1, 0, 1 },
+    { 144, 56, 144, 3, 2, 1, 144 }, { 144, 28, 32, 1, 1, 0, 1 }, { 32, 28, 192, 1, 1, 0, 1 },
+    { 192, 28, 192, 3, 1, 1, 192 }, { 192, 28, 32, 1, 1, 0, 1 }, { 192, 28, 192, 3, 2, 1, 192 },
+    { 192, 14, 64, 1, 1, 0, 1 }, { 64, 14, 384, 1, 1, 0, 1 }, { 384, 14, 384, 3, 1, 1, 384 },
+    { 384, 14, 64, 1, 1, 0, 1 }, { 384, 14, 96, 1, 1, 0, 1 }, { 96, 14, 576, 1, 1, 0, 1 },
+    { 576, 14, 576, 3, 1, 1, 576 }, { 576, 14, 96, 1, 1, 0, 1 }, { 576, 14, 576, 3, 2, 1, 576 },
+    { 576, 7, 160, 1, 1, 0, 1 }, { 160, 7, 960, 1, 1, 0, 1 }, { 960, 7, 960, 3, 1, 1, 960 },
+    { 960, 7, 160, 1, 1, 0, 1 }, { 960, 7, 320, 1, 1, 0, 1 }, { 320, 7, 1280, 1, 1, 0, 1 },
+};
+/* clang-format on */
+
+static const char *layer_text(int value)
+{
+    static char text[96];
+    const layer *l = &layers[value];
+    snprintf(text, sizeof text, "%" PRId64 "x%" PRId64 "x%" PRId64 "x%" PRId64 "x%" PRId64,
+             l->outputs, l->kernel, l->stride, l->padding, l->groups);
+    return text;
+}
+
+static atto_shape layer_shape(const grid_case *c)
+{
+    const layer *l = &layers[grid_int(c, "layer")];
+    return is(c, CHANNELS_LAST) ? atto_shape4(LAYER_BATCH, l->edge, l->edge, l->channels)
+                                : atto_shape4(LAYER_BATCH, l->channels, l->edge, l->edge);
 }
 
 /* ---- a case ---- */
@@ -86,9 +141,29 @@ static convolution of_case(const grid_case *c, bool transposed)
     return v;
 }
 
+static convolution of_layer(const grid_case *c)
+{
+    const layer *l = &layers[grid_int(c, "layer")];
+    const int64_t out = (l->edge + 2 * l->padding - l->kernel) / l->stride + 1;
+    const oracle_conv_axis axis = { .in = l->edge,
+                                    .out = out,
+                                    .kernel = l->kernel,
+                                    .stride = l->stride,
+                                    .before = l->padding,
+                                    .dilation = 1 };
+    return (convolution){ .dims = 2,
+                          .batch = LAYER_BATCH,
+                          .channels = l->channels,
+                          .outputs = l->outputs,
+                          .groups = l->groups,
+                          .axis = { axis, axis },
+                          .after = { l->padding, l->padding } };
+}
+
 static convolution of_scene(grid_scene *s)
 {
     const grid_case *c = grid_case_of(s);
+    if (c->family == &grid_conv_layer) return of_layer(c);
     return of_case(c, c->family == &grid_conv_transposed);
 }
 
@@ -316,6 +391,18 @@ const grid_family grid_conv_transposed = {
     .grad_rtol = 1e-3,
     .thin = 11,
     .exists = transposed_exists,
+    .build = build,
+    .call = call,
+    .answer = answer,
+};
+
+const grid_family grid_conv_layer = {
+    .name = "conv_layer",
+    .options = { { "layer", COUNT_OF(layers), { 0 }, layer_text },
+                 { "as", 2, { 0 }, special_text } },
+    .rtol = 1e-3,
+    .grad_rtol = 1e-3,
+    .shape = layer_shape,
     .build = build,
     .call = call,
     .answer = answer,

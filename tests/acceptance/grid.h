@@ -37,6 +37,8 @@ typedef struct grid_family {
     double rtol, grad_rtol, atol, grad_atol;
     /* Not 0: runs without PyTorch have every thin-th combination of options, for want of time. */
     int thin;
+    /* NULL, or the shape that options decide, for the comparison with PyTorch alone. */
+    atto_shape (*shape)(const grid_case *c);
     /* NULL, or whether the options and the shape mean something together. */
     bool (*exists)(const grid_case *c);
     /* Declares the tensors, by grid_input and grid_output. */
@@ -66,6 +68,7 @@ typedef struct grid_family {
     X(cross_entropy)     \
     X(conv)              \
     X(conv_transposed)   \
+    X(conv_layer)        \
     X(avg_pool)          \
     X(max_pool)          \
     X(adaptive_pool)     \
