@@ -695,6 +695,123 @@ static void conv_is_reproducible(void **state)
     }
 }
 
+/* ---- sums in half precision ---- */
+
+static void expect_everywhere(const scene *s, int which, double value)
+{
+    const operand *o = &s->of[which];
+    double *got = test_doubles(o->t.numel);
+    test_tensor_get(&o->t, got);
+    for (int64_t i = 0; i < o->t.numel; i++)
+        if (got[i] != value)
+            fail_msg("operand %d on %s: element %d is %g, wanted %g", which, test_backend(), (int)i,
+                     got[i], value);
+    free(got);
+}
+
+static void fill(const scene *s, int which, double value)
+{
+    MUST(atto_tensor_fill(&s->of[which].t.view, value));
+}
+
+/* Products, few outputs, and one channel each: with so many taps that they end in f16, and with so
+ * many places for dw. */
+static const conv_case many_taps[] = {
+    { .batch = 1,
+      .channels = 257,
+      .outputs = 5,
+      .groups = 1,
+      .h = { 5, 3, 1, 0, 0, 1, 0 },
+      .w = { 4, 3, 1, 0, 0, 1, 0 } },
+    { .batch = 1,
+      .channels = 257,
+      .outputs = 2,
+      .groups = 1,
+      .h = { 5, 3, 1, 0, 0, 1, 0 },
+      .w = { 4, 3, 1, 0, 0, 1, 0 } },
+    { .batch = 1,
+      .channels = 2,
+      .outputs = 2,
+      .groups = 2,
+      .h = { 50, 49, 1, 0, 0, 1, 0 },
+      .w = { 50, 48, 1, 0, 0, 1, 0 } },
+};
+static const conv_case many_places[] = {
+    { .batch = 3,
+      .channels = 3,
+      .outputs = 5,
+      .groups = 1,
+      .h = { 15, 3, 1, 0, 0, 1, 0 },
+      .w = { 62, 3, 1, 0, 0, 1, 0 } },
+    { .batch = 3,
+      .channels = 3,
+      .outputs = 2,
+      .groups = 1,
+      .h = { 15, 3, 1, 0, 0, 1, 0 },
+      .w = { 62, 3, 1, 0, 0, 1, 0 } },
+    { .batch = 3,
+      .channels = 2,
+      .outputs = 2,
+      .groups = 2,
+      .h = { 15, 3, 1, 0, 0, 1, 0 },
+      .w = { 62, 3, 1, 0, 0, 1, 0 } },
+};
+
+static conv_case half_case(const conv_case *list, int i, atto_dtype dtype)
+{
+    conv_case c = list[i / 2];
+    c.dtype = dtype;
+    if (i % 2) c.layout = c.weight = c.result = LAYOUT_CHANNELS_LAST;
+    return c;
+}
+
+/* Sums of ones do not end where adding 1 changes nothing: 2048 in f16, 256 in bf16. */
+static void conv_sums_ones_exactly_in_every_dtype(void **state)
+{
+    (void)state;
+    static const atto_dtype dtypes[] = { ATTO_F16, ATTO_BF16 };
+    for (int i = 0; i < 2 * 2 * COUNT_OF(many_taps); i++) {
+        const conv_case taps = half_case(many_taps, i / 2, dtypes[i % 2]);
+        const double terms = (double)(taps.channels / taps.groups * taps.h.kernel * taps.w.kernel);
+        scene s;
+        build(&s, &taps, false);
+        fill(&s, X, 1.0), fill(&s, W, 1.0);
+        MUST(atto_conv_forward(test_dev, &s.a));
+        expect_everywhere(&s, Y, oracle_round(taps.dtype, terms));
+        tear_down(&s);
+        const conv_case c = half_case(many_places, i / 2, dtypes[i % 2]);
+        const double places = (double)(c.batch * outputs_along(&c, &c.h) * outputs_along(&c, &c.w));
+        build(&s, &c, true);
+        fill(&s, X, 1.0), fill(&s, DY, 1.0);
+        s.a.dx = NULL;
+        MUST(atto_conv_backward(test_dev, &s.a));
+        expect_everywhere(&s, GW, oracle_round(c.dtype, places));
+        tear_down(&s);
+    }
+}
+
+/* 2000 * 40 is more than f16 holds, and so are sums of some of these; what overflows at the end is
+ * reported as infinite. */
+static void conv_in_f16_does_not_overflow_inside(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2 * COUNT_OF(many_taps); i++) {
+        conv_case c = half_case(many_taps, i, ATTO_F16);
+        c.channels -= c.groups == 1; /* an even number of products */
+        scene s;
+        build(&s, &c, false);
+        fill(&s, X, 2000.0);
+        for (int64_t k = 0; k < s.of[W].t.numel; k++) s.of[W].values[k] = k % 2 ? -40.0 : 40.0;
+        test_tensor_put(&s.of[W].t, s.of[W].values);
+        MUST(atto_conv_forward(test_dev, &s.a));
+        expect_everywhere(&s, Y, 0.0);
+        fill(&s, W, 40.0);
+        MUST(atto_conv_forward(test_dev, &s.a));
+        expect_everywhere(&s, Y, INFINITY);
+        tear_down(&s);
+    }
+}
+
 /* ---- arguments ---- */
 
 static void conv_refuses_what_does_not_fit(void **state)
@@ -761,6 +878,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(conv_of_nothing),
     cmocka_unit_test(conv_keeps_what_is_not_finite_where_it_belongs),
     cmocka_unit_test(conv_is_reproducible),
+    cmocka_unit_test(conv_sums_ones_exactly_in_every_dtype),
+    cmocka_unit_test(conv_in_f16_does_not_overflow_inside),
     cmocka_unit_test(conv_refuses_what_does_not_fit),
     cmocka_unit_test(conv_transposed_limits_its_outputs),
 };
