@@ -677,6 +677,46 @@ static void conv_net_is_the_same_folded(void **state)
     atto_tape_free(tape);
 }
 
+/* What stands between convolutions keeps to their images' format: also a folded norm's residual
+ * and activation. */
+static void conv_nets_stay_channels_last(void **state)
+{
+    (void)state;
+    static const int32_t channels_first[] = { 0, 3, 1, 2 };
+    static const float pixels[2 * 4 * 5 * 3];
+    atto_module *conv, *norm = used_norm(2, 3, true, atto_relu());
+    atto_tape *tape;
+    atto_tensor t;
+    MUST(atto_conv2d_create(test_dev, 3, 3, 1, 1, NULL, &conv));
+    MUST(atto_conv_fold_batch_norm(conv, norm));
+    MUST(atto_tape_create(test_dev, &tape));
+    const atto_var image = atto_input(tape, ATTO_F32, atto_shape4(2, 4, 5, 3), pixels);
+    const atto_var x = atto_apply(tape, conv, atto_permute(tape, image, channels_first));
+    const atto_var mask = atto_compare_number(tape, ATTO_COMPARE_LT, x, 0.0f);
+    const atto_var row = atto_input(tape, ATTO_F32, atto_shape1(5), pixels);
+    const atto_var results[] = { x,
+                                 atto_apply2(tape, norm, x, x),
+                                 atto_act(tape, x, atto_relu(), NULL),
+                                 atto_dropout(tape, x, 0.5f),
+                                 atto_add(tape, x, x),
+                                 atto_mul(tape, row, x),
+                                 atto_unary(tape, ATTO_UNARY_ABS, x),
+                                 atto_cast(tape, x, ATTO_F16),
+                                 mask,
+                                 atto_where(tape, mask, row, x) };
+    MUST(atto_tape_status(tape));
+    for (int i = 0; i < COUNT_OF(results); i++) {
+        MUST(atto_var_tensor(tape, results[i], &t));
+        if (t.stride[1] != 1 || t.stride[3] != 3) fail_msg("result %d is not channels_last", i);
+    }
+    const atto_var like_row = atto_add(tape, row, row);
+    MUST(atto_var_tensor(tape, like_row, &t));
+    assert_int_equal(t.stride[0], 1);
+    atto_tape_free(tape);
+    atto_module_free(conv);
+    atto_module_free(norm);
+}
+
 static void conv_refuses_batch_norms_that_do_not_follow_it(void **state)
 {
     (void)state;
@@ -807,6 +847,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(conv_modules_refuse_wrong_numbers),
     cmocka_unit_test(conv_takes_a_batch_norm_into_its_parameters),
     cmocka_unit_test(conv_net_is_the_same_folded),
+    cmocka_unit_test(conv_nets_stay_channels_last),
     cmocka_unit_test(conv_refuses_batch_norms_that_do_not_follow_it),
     cmocka_unit_test_setup_teardown(conv_modules_survive_every_failing_allocation,
                                     close_test_device, reopen_test_device),

@@ -38,7 +38,8 @@ typedef struct atto_act_options {
     uint64_t reserved[4]; /**< must be 0 */
 } atto_act_options;
 
-/** Activation, then dropout: attocl/act.h. options may be NULL. */
+/** Activation, then dropout: attocl/act.h. options may be NULL. The result lies in memory as x does,
+ * contiguous or channels_last; so does that of atto_dropout. */
 ATTO_API atto_var atto_act(atto_tape *tape, atto_var x, atto_activation act,
                            const atto_act_options *options);
 
@@ -97,7 +98,8 @@ ATTO_API atto_var atto_cross_entropy(atto_tape *tape, atto_var x, atto_var targe
 /* ---- attocl/elementwise.h: arithmetic with broadcasting ----
  *
  * The tensors that a call combines have one dtype; nothing is promoted. Another one is ATTO_E_DTYPE
- * (atto_cast helps), shapes that do not broadcast are ATTO_E_SHAPE. */
+ * (atto_cast helps), shapes that do not broadcast are ATTO_E_SHAPE. A result lies in memory as the
+ * first tensor of its shape does, contiguous or channels_last. */
 
 /** One function of each element of x, which is f32, f16 or bf16; like x. For CLAMP: atto_clamp. */
 ATTO_API atto_var atto_unary(atto_tape *tape, atto_unary_kind kind, atto_var x);

@@ -130,7 +130,9 @@ atto_var atto_act(atto_tape *tape, atto_var x, atto_activation act, const atto_a
     const atto__binding input = { .field = offsetof(struct atto_act_args, x), .v = x };
     const atto__result y = { .field = offsetof(struct atto_act_args, y),
                              .like_inputs = true,
-                             .shape = atto_shape_of(t->rank, t->shape) };
+                             .shape = atto_shape_of(t->rank, t->shape),
+                             .moves = true,
+                             .innermost = atto__view_innermost(t) };
     return atto__record_op(tape, ATTO_OP_ACT, &args, &input, 1, &y, 1);
 }
 

@@ -2,6 +2,7 @@
 /* Elementwise ops: names, checks, and the public calls. */
 #include <math.h>
 #include <stddef.h>
+#include <string.h>
 
 #include "layers/checks.h"
 #include "reduction.h"
@@ -339,6 +340,18 @@ static atto_shape shape_together(const atto_tensor *const *parts, int32_t count)
     return shape;
 }
 
+/* As the first of the tensors that has the result's shape lies, so does the result. */
+static int32_t innermost_together(const atto_tensor *const *parts, int32_t count, atto_shape shape)
+{
+    for (int32_t i = 0; i < count; i++) {
+        const atto_tensor *t = parts[i];
+        const size_t sizes = (size_t)shape.rank * sizeof *shape.dim;
+        if (t->rank == shape.rank && memcmp(t->shape, shape.dim, sizes) == 0)
+            return atto__view_innermost(t);
+    }
+    return shape.rank - 1;
+}
+
 static atto_shape shape_like(const atto_tensor *t)
 {
     return atto_shape_of(t->rank, t->shape);
@@ -351,7 +364,9 @@ static atto_var record_unary(atto_tape *tape, struct atto_unary_args *args, atto
     const atto__binding input = { .field = offsetof(struct atto_unary_args, x), .v = x };
     const atto__result y = { .field = offsetof(struct atto_unary_args, y),
                              .like_inputs = true,
-                             .shape = shape_like(t) };
+                             .shape = shape_like(t),
+                             .moves = true,
+                             .innermost = atto__view_innermost(t) };
     return atto__record_op(tape, ATTO_OP_UNARY, args, &input, 1, &y, 1);
 }
 
@@ -375,7 +390,9 @@ atto_var atto_cast(atto_tape *tape, atto_var x, atto_dtype dtype)
     const atto__binding input = { .field = offsetof(struct atto_cast_args, x), .v = x };
     const atto__result y = { .field = offsetof(struct atto_cast_args, y),
                              .dtype = dtype,
-                             .shape = shape_like(t) };
+                             .shape = shape_like(t),
+                             .moves = true,
+                             .innermost = atto__view_innermost(t) };
     return atto__record_op(tape, ATTO_OP_CAST, &args, &input, 1, &y, 1);
 }
 
@@ -389,10 +406,13 @@ static atto_var record_together(atto_tape *tape, atto_op op, void *args,
         parts[i] = atto__tape_tensor(tape, atto__op(op)->name[ATTO_FORWARD], inputs[i].v);
         if (!parts[i]) return atto__no_var();
     }
+    const atto_shape shape = shape_together(parts, count);
     const atto__result y = { .field = y_field,
                              .like_inputs = dtype == 0,
                              .dtype = dtype,
-                             .shape = shape_together(parts, count) };
+                             .shape = shape,
+                             .moves = true,
+                             .innermost = innermost_together(parts, count, shape) };
     return atto__record_op(tape, op, args, inputs, count, &y, 1);
 }
 
