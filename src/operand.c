@@ -68,11 +68,17 @@ atto_status atto__operand_pack(atto__operands *set, atto__operand *o)
     ATTO_REQUIRE(!dev->options.set.no_hidden_copies, ATTO_E_STRIDE,
                  "%s: %s has strides that need a packed copy, which the device's options forbid",
                  set->call, o->name);
+    dev->stats.hidden_copies++;
+    return atto__operand_arrange(set, o);
+}
+
+atto_status atto__operand_arrange(atto__operands *set, atto__operand *o)
+{
+    atto_device *dev = set->dev;
     ATTO_TRY(atto__scratch_tensor(dev, o->given->dtype, o->given->rank, o->given->shape, &o->buffer,
                                   &o->packed));
     o->view = o->packed;
     o->is_packed = true;
-    dev->stats.hidden_copies++;
     return o->reads ? atto__copy(dev, &o->packed, o->given) : ATTO_OK;
 }
 

@@ -44,6 +44,9 @@ atto_status atto__operands_check_aliases(const atto__operands *set, bool in_plac
  * ATTO_E_STRIDE if the device's options forbid that. */
 atto_status atto__operand_pack(atto__operands *set, atto__operand *o);
 
+/* The same for what kernels rearrange whatever it lies like: not a hidden copy. */
+atto_status atto__operand_arrange(atto__operands *set, atto__operand *o);
+
 /* Of views that were expanded to full: the same where that takes too many dimensions. All of them
  * get one other order of dimensions, in which those that one output sums up, or that a reduction
  * folds (bit d of folded), stand together, so that two outputs and any inputs merge to four;

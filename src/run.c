@@ -365,14 +365,15 @@ static bool lies(const call *c, atto_tensor *view, bool channels_last)
     return atto__view_dense_by(view, channels_last ? 1 : view->rank - 1);
 }
 
-/* Packs an image so that the copy has channels, or the last dimension, innermost. */
-static atto_status pack_image(call *c, atto__operand *o, bool channels_last)
+/* Packs an image so that the copy has channels, or the last dimension, innermost. A filter's copy is
+ * not a hidden one: kernels pack filters whatever they lie like. */
+static atto_status pack_image(call *c, atto__operand *o, bool channels_last, bool filter)
 {
     const int32_t last = o->view.rank - 1;
     o->shaped = o->view;
     if (channels_last) atto__view_move(&o->shaped, 1, last);
     o->given = &o->shaped;
-    ATTO_TRY(atto__operand_pack(&c->operands, o));
+    ATTO_TRY(filter ? atto__operand_arrange(&c->operands, o) : atto__operand_pack(&c->operands, o));
     if (channels_last) atto__view_move(&o->view, last, 1);
     ATTO_REQUIRE(lies(c, &o->view, channels_last), ATTO_E_STRIDE, "%s: %s cannot be packed",
                  c->name, o->name);
@@ -385,11 +386,12 @@ static void widen_layout(const atto_tensor *t, atto__layout *layout)
     layout->wide = layout->wide || extent > INT32_MAX || numel > INT32_MAX;
 }
 
-static atto_status merge_image(call *c, atto__operand *o, const atto__layout *layout)
+static atto_status merge_image(call *c, int32_t i, const atto__layout *layout)
 {
+    atto__operand *o = &c->operands.list[i];
     const bool is_empty = atto_tensor_numel(&o->view) == 0;
     if (is_empty || lies(c, &o->view, layout->channels_last)) return ATTO_OK;
-    return pack_image(c, o, layout->channels_last);
+    return pack_image(c, o, layout->channels_last, is_filter(c, i));
 }
 
 /* All images lie as the largest does: channels innermost, or the last dimension. Others are
@@ -408,7 +410,7 @@ static atto_status merge_images(call *c, atto__layout *layout)
     layout->channels_last = !lies(c, &largest->view, false) && lies(c, &largest->view, true);
     for (int32_t i = 0; i < c->operands.count; i++) {
         atto__operand *o = &c->operands.list[i];
-        ATTO_TRY(images[i] ? merge_image(c, o, layout) : make_one_dense(c, o));
+        ATTO_TRY(images[i] ? merge_image(c, i, layout) : make_one_dense(c, o));
         widen_layout(&o->view, layout);
     }
     return ATTO_OK;

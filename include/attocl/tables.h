@@ -157,7 +157,7 @@
  *                four dimensions, batch, channels, height, width (those that the caller's lacks
  *                have size 1)
  *                FILTERED: the same, where w and dw are the filters of the images: they lie as these do,
- *                but do not decide how
+ *                but do not decide how, and bringing them to it is no hidden copy
  *                MATRICES: the last two dimensions are a matrix that has unit stride along its rows
  *                or along its columns; those before them are the batch, to whose shape every tensor
  *                was expanded by strides 0, and have any strides. An output with a stride 0 gets
