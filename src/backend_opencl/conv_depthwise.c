@@ -40,12 +40,28 @@ static bool is_known(const axis *h, const axis *w)
            h->divide == w->divide;
 }
 
+/* The one of two numbers of rows of which whole blocks cover so many with less to spare. */
+static int32_t fitting(int64_t count, int32_t more, int32_t fewer)
+{
+    const int64_t spare = atto__divide_up(count, more) * more - count;
+    return atto__divide_up(count, fewer) * fewer - count < spare ? fewer : more;
+}
+
 /* Results of a work-item: as many as share what it loads while all its loads are under way. */
 static int32_t rows_of(const conv *v, const axis *h)
 {
     if (h->count == 1 && h->divide == 1) return 1;
     if (h->count <= 4 || (v->channels && h->step == 2)) return 4;
-    return v->channels || h->count <= 8 || h->step == 2 ? 8 : 16;
+    if (h->divide > 1) return v->channels || h->count <= 8 ? 8 : 16;
+    if (v->channels || h->count <= 8 || h->step == 2) return fitting(h->count, 8, 7);
+    return fitting(h->count, 16, 14);
+}
+
+/* The same of dw, which has a result and what its taps meet in registers for each. */
+static int32_t rows_of_filter(const axis *h)
+{
+    if (h->count == 1) return 1;
+    return h->count <= 4 || h->step > 1 ? 4 : fitting(h->count, 8, 7);
 }
 
 /* How a call's results are shared out among work-items. */
@@ -55,14 +71,14 @@ typedef struct plan {
     atto__conv_knobs knobs;
 } plan;
 
-static plan plan_of(const conv *v, bool to_big, int32_t rows)
+static plan plan_of(const conv *v, axis h, axis w, int32_t rows)
 {
-    plan p = { .h = axis_of(&v->c.h, to_big), .w = axis_of(&v->c.w, to_big) };
+    plan p = { .h = h, .w = w };
     const bool known = is_known(&p.h, &p.w), divides = p.h.divide > 1 || p.w.divide > 1;
     p.knobs.deep.h = known ? (int32_t)p.h.taps : 0;
     p.knobs.deep.step = known ? (int32_t)p.h.step : 1;
     p.knobs.deep.divide = !divides ? 1 : known ? (int32_t)p.h.divide : 0;
-    p.knobs.deep.rows = rows > 0 ? rows : rows_of(v, &p.h);
+    p.knobs.deep.rows = rows;
     p.knobs.deep.w = 1;
     p.knobs.deep.each = v->channels ? 4 : 1;
     p.knobs.channels = v->channels;
@@ -134,7 +150,8 @@ atto_status atto__conv_depthwise(const conv *given, const atto_tensor *in, const
     conv v = *given;
     const int64_t channels = v.c.groups;
     const int64_t across = v.channels ? atto__divide_up(channels, 4) : channels;
-    plan p = plan_of(&v, to_big, 0);
+    const axis h = axis_of(&v.c.h, to_big);
+    plan p = plan_of(&v, h, axis_of(&v.c.w, to_big), rows_of(&v, &h));
     const int64_t items = p.items * across;
     if (items == 0) return ATTO_OK;
     if (items > INT32_MAX / 2) v.wide = p.knobs.wide = true;
@@ -183,8 +200,8 @@ static int32_t columns_of(const conv *v, const plan *p)
 
 static plan plan_filter(const conv *v)
 {
-    const int32_t most = v->c.h.small <= 4 || v->c.h.stride > 1 ? 4 : 8;
-    plan p = plan_of(v, false, v->c.h.small == 1 ? 1 : most);
+    const axis h = axis_of(&v->c.h, false);
+    plan p = plan_of(v, h, axis_of(&v->c.w, false), rows_of_filter(&h));
     p.knobs.deep.w = columns_of(v, &p);
     p.knobs.deep.each = v->channels ? 2 : 1;
     return p;
