@@ -658,7 +658,7 @@ static void conv_of_nothing(void **state)
 static void conv_keeps_what_is_not_finite_where_it_belongs(void **state)
 {
     (void)state;
-    static const int list[] = { 3, 4, 5, 10, 11, 12, 15 };
+    static const int list[] = { 3, 4, 5, 10, 11, 12, 15, 16, 17, 18, 20 };
     for (int i = 0; i < 4 * COUNT_OF(list); i++) {
         conv_case c = shapes[list[i / 4]];
         c.not_finite = true;
@@ -672,7 +672,7 @@ static void conv_keeps_what_is_not_finite_where_it_belongs(void **state)
 static void conv_is_reproducible(void **state)
 {
     (void)state;
-    static const int list[] = { 4, 11, 12, 15 };
+    static const int list[] = { 4, 11, 12, 15, 20 };
     for (int i = 0; i < COUNT_OF(list); i++) {
         scene s;
         build(&s, &shapes[list[i]], true);
