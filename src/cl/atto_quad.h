@@ -18,24 +18,43 @@
 
 /* ---- memory: at is a multiple of 4, the pointer aligned to match ---- */
 
-ATTO_UNROLLED void atto_get_quad_f32(__global const atto_f32 *p, size_t at, float *v)
+/* As they are stored; widened where they are used, they take half the registers until then. */
+typedef float4 atto_quad_f32;
+typedef uint2 atto_quad_f16;
+typedef uint2 atto_quad_bf16;
+
+ATTO_UNROLLED void atto_widen_quad_f32(atto_quad_f32 raw, float *v)
 {
-    const float4 raw = *(__global const float4 *)(p + at);
     ATTO_SPLIT_4(raw, v);
 }
 
-ATTO_UNROLLED void atto_get_quad_f16(__global const atto_f16 *p, size_t at, float *v)
+ATTO_UNROLLED void atto_widen_quad_f16(atto_quad_f16 raw, float *v)
 {
-    const ushort4 raw = *(__global const ushort4 *)(p + at);
     const float4 wide = vload_half4(0, (const half *)&raw);
     ATTO_SPLIT_4(wide, v);
 }
 
+ATTO_UNROLLED void atto_widen_quad_bf16(atto_quad_bf16 raw, float *v)
+{
+    v[0] = as_float(raw.x << 16), v[1] = as_float(raw.x & 0xffff0000u);
+    v[2] = as_float(raw.y << 16), v[3] = as_float(raw.y & 0xffff0000u);
+}
+
+#define ATTO_LOAD_QUAD(dtype, p, at) (*(__global const ATTO_PASTE(atto_quad_, dtype) *)((p) + (at)))
+
+ATTO_UNROLLED void atto_get_quad_f32(__global const atto_f32 *p, size_t at, float *v)
+{
+    atto_widen_quad_f32(ATTO_LOAD_QUAD(f32, p, at), v);
+}
+
+ATTO_UNROLLED void atto_get_quad_f16(__global const atto_f16 *p, size_t at, float *v)
+{
+    atto_widen_quad_f16(ATTO_LOAD_QUAD(f16, p, at), v);
+}
+
 ATTO_UNROLLED void atto_get_quad_bf16(__global const atto_bf16 *p, size_t at, float *v)
 {
-    const ushort4 raw = *(__global const ushort4 *)(p + at);
-    const float4 wide = as_float4(convert_uint4(raw) << 16);
-    ATTO_SPLIT_4(wide, v);
+    atto_widen_quad_bf16(ATTO_LOAD_QUAD(bf16, p, at), v);
 }
 
 ATTO_UNROLLED void atto_put_quad_f32(__global atto_f32 *p, size_t at, const float *v)
@@ -57,26 +76,26 @@ ATTO_UNROLLED void atto_put_quad_bf16(__global atto_bf16 *p, size_t at, const fl
 }
 
 /* Two of them: at is even. */
-ATTO_UNROLLED void atto_get_pair_f32(__global const atto_f32 *p, size_t at, float *v)
+typedef float2 atto_pair_f32;
+typedef uint atto_pair_f16;
+typedef uint atto_pair_bf16;
+
+#define ATTO_LOAD_PAIR(dtype, p, at) (*(__global const ATTO_PASTE(atto_pair_, dtype) *)((p) + (at)))
+
+ATTO_UNROLLED void atto_widen_pair_f32(atto_pair_f32 raw, float *v)
 {
-    const float2 raw = *(__global const float2 *)(p + at);
-    v[0] = raw.x;
-    v[1] = raw.y;
+    v[0] = raw.x, v[1] = raw.y;
 }
 
-ATTO_UNROLLED void atto_get_pair_f16(__global const atto_f16 *p, size_t at, float *v)
+ATTO_UNROLLED void atto_widen_pair_f16(atto_pair_f16 raw, float *v)
 {
-    const ushort2 raw = *(__global const ushort2 *)(p + at);
     const float2 wide = vload_half2(0, (const half *)&raw);
-    v[0] = wide.x;
-    v[1] = wide.y;
+    v[0] = wide.x, v[1] = wide.y;
 }
 
-ATTO_UNROLLED void atto_get_pair_bf16(__global const atto_bf16 *p, size_t at, float *v)
+ATTO_UNROLLED void atto_widen_pair_bf16(atto_pair_bf16 raw, float *v)
 {
-    const uint raw = *(__global const uint *)(p + at);
-    v[0] = as_float(raw << 16);
-    v[1] = as_float(raw & 0xffff0000u);
+    v[0] = as_float(raw << 16), v[1] = as_float(raw & 0xffff0000u);
 }
 
 /* ---- arithmetic ---- */

@@ -64,13 +64,6 @@
 
 #define ATTO_A_T ATTO_PASTE(atto_, ATTO_A)
 
-/* What loads the channels of a work-item where they are a vector. */
-#if ATTO_DEEP_EACH == 4
-#define ATTO_DEEP_GET atto_get_quad_
-#elif ATTO_DEEP_EACH == 2
-#define ATTO_DEEP_GET atto_get_pair_
-#endif
-
 /* Rows of taps in one go down the image, and rows of the image that these meet. */
 #if ATTO_DEEP_H
 #define ATTO_DEEP_TAPS ATTO_DEEP_H
@@ -85,28 +78,101 @@
 #endif
 #define ATTO_DEEP_MEETS(i, r) (ATTO_DEEP_TAP(i, r) >= 0 && ATTO_DEEP_TAP(i, r) < ATTO_DEEP_TAPS)
 
-/* Channels of a, and of b, at one place; count: those that there are, at least one. */
-ATTO_UNROLLED void atto_deep_a(__global const ATTO_A_T *p, atto_index at, uint count, float *v)
-{
-#if ATTO_CHANNELS && ATTO_A_VECTORS
-    ATTO_PASTE(ATTO_DEEP_GET, ATTO_A)(p, at, v);
-#else
-#pragma unroll
-    for (uint e = 0; e < ATTO_DEEP_EACH; e++)
-        v[e] = e == 0 || e < count ? ATTO_PASTE(atto_widen_, ATTO_A)(p[at + e]) : 0.0f;
+/* The channels of a work-item as they are stored: a vector where they are one, else elements, of
+ * which `count` are there, at least one. */
+#if ATTO_DEEP_EACH == 4
+#define ATTO_DEEP_VECTOR atto_quad_
+#define ATTO_DEEP_WIDEN  atto_widen_quad_
+#elif ATTO_DEEP_EACH == 2
+#define ATTO_DEEP_VECTOR atto_pair_
+#define ATTO_DEEP_WIDEN  atto_widen_pair_
 #endif
+
+#if ATTO_CHANNELS && ATTO_A_VECTORS
+typedef ATTO_PASTE(ATTO_DEEP_VECTOR, ATTO_A) atto_deep_a;
+
+ATTO_UNROLLED void atto_deep_none_a(atto_deep_a *raw)
+{
+    *raw = (atto_deep_a)(0);
 }
 
-ATTO_UNROLLED void atto_deep_b(__global const ATTO_B_T *p, atto_index at, uint count, float *v)
+ATTO_UNROLLED void atto_deep_load_a(__global const ATTO_A_T *p, atto_index at, uint count,
+                                    atto_deep_a *raw)
 {
-#if ATTO_CHANNELS && ATTO_B_VECTORS
-    ATTO_PASTE(ATTO_DEEP_GET, ATTO_B)(p, at, v);
-#else
-#pragma unroll
-    for (uint e = 0; e < ATTO_DEEP_EACH; e++)
-        v[e] = e == 0 || e < count ? ATTO_PASTE(atto_widen_, ATTO_B)(p[at + e]) : 0.0f;
-#endif
+    *raw = *(__global const atto_deep_a *)(p + at);
 }
+
+ATTO_UNROLLED void atto_deep_widen_a(const atto_deep_a *raw, float *v)
+{
+    ATTO_PASTE(ATTO_DEEP_WIDEN, ATTO_A)(*raw, v);
+}
+#else
+typedef struct atto_deep_a {
+    ATTO_A_T e[ATTO_DEEP_EACH];
+} atto_deep_a;
+
+ATTO_UNROLLED void atto_deep_none_a(atto_deep_a *raw)
+{
+#pragma unroll
+    for (uint e = 0; e < ATTO_DEEP_EACH; e++) raw->e[e] = 0;
+}
+
+ATTO_UNROLLED void atto_deep_load_a(__global const ATTO_A_T *p, atto_index at, uint count,
+                                    atto_deep_a *raw)
+{
+#pragma unroll
+    for (uint e = 0; e < ATTO_DEEP_EACH; e++) raw->e[e] = e == 0 || e < count ? p[at + e] : 0;
+}
+
+ATTO_UNROLLED void atto_deep_widen_a(const atto_deep_a *raw, float *v)
+{
+#pragma unroll
+    for (uint e = 0; e < ATTO_DEEP_EACH; e++) v[e] = ATTO_PASTE(atto_widen_, ATTO_A)(raw->e[e]);
+}
+#endif
+
+#if ATTO_CHANNELS && ATTO_B_VECTORS
+typedef ATTO_PASTE(ATTO_DEEP_VECTOR, ATTO_B) atto_deep_b;
+
+ATTO_UNROLLED void atto_deep_none_b(atto_deep_b *raw)
+{
+    *raw = (atto_deep_b)(0);
+}
+
+ATTO_UNROLLED void atto_deep_load_b(__global const ATTO_B_T *p, atto_index at, uint count,
+                                    atto_deep_b *raw)
+{
+    *raw = *(__global const atto_deep_b *)(p + at);
+}
+
+ATTO_UNROLLED void atto_deep_widen_b(const atto_deep_b *raw, float *v)
+{
+    ATTO_PASTE(ATTO_DEEP_WIDEN, ATTO_B)(*raw, v);
+}
+#else
+typedef struct atto_deep_b {
+    ATTO_B_T e[ATTO_DEEP_EACH];
+} atto_deep_b;
+
+ATTO_UNROLLED void atto_deep_none_b(atto_deep_b *raw)
+{
+#pragma unroll
+    for (uint e = 0; e < ATTO_DEEP_EACH; e++) raw->e[e] = 0;
+}
+
+ATTO_UNROLLED void atto_deep_load_b(__global const ATTO_B_T *p, atto_index at, uint count,
+                                    atto_deep_b *raw)
+{
+#pragma unroll
+    for (uint e = 0; e < ATTO_DEEP_EACH; e++) raw->e[e] = e == 0 || e < count ? p[at + e] : 0;
+}
+
+ATTO_UNROLLED void atto_deep_widen_b(const atto_deep_b *raw, float *v)
+{
+#pragma unroll
+    for (uint e = 0; e < ATTO_DEEP_EACH; e++) v[e] = ATTO_PASTE(atto_widen_, ATTO_B)(raw->e[e]);
+}
+#endif
 
 /* window: what the first tap adds to a place, down and right, and how far taps are apart. step,
  * divide: down and right. blocks of ATTO_DEEP_ROWS results, the first one `lead` rows above the
@@ -164,8 +230,8 @@ static inline int atto_deep_row(int top, uint i, int step, int divide)
 /* A column of taps, and what they meet. Columns are loaded while the one before waits to be added,
  * which a compiler cannot undo: all loads of a column are under way together. */
 typedef struct atto_deep_column {
-    float v[ATTO_DEEP_INPUTS][ATTO_DEEP_EACH];
-    float weight[ATTO_DEEP_TAPS][ATTO_DEEP_EACH];
+    atto_deep_a v[ATTO_DEEP_INPUTS];
+    atto_deep_b weight[ATTO_DEEP_TAPS];
 } atto_deep_column;
 
 /* whole: all rows are there. */
@@ -176,23 +242,27 @@ ATTO_UNROLLED void atto_deep_fetch(atto_deep_column *c, __global const ATTO_A_T 
 #pragma unroll
     for (uint i = 0; i < ATTO_DEEP_INPUTS; i++) {
         const int row = atto_deep_row(top, i, step, divide);
-#pragma unroll
-        for (uint e = 0; e < ATTO_DEEP_EACH; e++) c->v[i][e] = 0.0f;
+        atto_deep_none_a(&c->v[i]);
         if (whole || (uint)row < height)
-            atto_deep_a(x, at + (atto_index)row * row_stride, count, c->v[i]);
+            atto_deep_load_a(x, at + (atto_index)row * row_stride, count, &c->v[i]);
     }
 }
 
 ATTO_UNROLLED void atto_deep_sum(const atto_deep_column *c, float (*sum)[ATTO_DEEP_EACH])
 {
+    float weight[ATTO_DEEP_TAPS][ATTO_DEEP_EACH];
+#pragma unroll
+    for (uint t = 0; t < ATTO_DEEP_TAPS; t++) atto_deep_widen_b(&c->weight[t], weight[t]);
 #pragma unroll
     for (uint i = 0; i < ATTO_DEEP_INPUTS; i++) {
+        float v[ATTO_DEEP_EACH];
+        atto_deep_widen_a(&c->v[i], v);
 #pragma unroll
         for (uint r = 0; r < ATTO_DEEP_ROWS; r++) {
             if (!ATTO_DEEP_MEETS(i, r)) continue;
 #pragma unroll
             for (uint e = 0; e < ATTO_DEEP_EACH; e++)
-                sum[r][e] = fma(c->weight[ATTO_DEEP_TAP(i, r)][e], c->v[i][e], sum[r][e]);
+                sum[r][e] = fma(weight[ATTO_DEEP_TAP(i, r)][e], v[e], sum[r][e]);
         }
     }
 }
@@ -322,7 +392,7 @@ ATTO_KERNEL void atto_conv_depthwise(__global const ATTO_A_T *x, const ulong x_a
             w_first + d.channel * w_stride.x + down * w_stride.z + right * w_stride.w;
 #pragma unroll
         for (uint t = 0; t < ATTO_DEEP_TAPS; t++)
-            atto_deep_b(w, w_from + t * w_stride.z, d.count, column.weight[t]);
+            atto_deep_load_b(w, w_from + t * w_stride.z, d.count, &column.weight[t]);
         if (whole && there)
             atto_deep_fetch(&column, x, from, x_stride.z, top, ratio.x, ratio.z, image_height, true,
                             d.count);
@@ -363,8 +433,8 @@ ATTO_KERNEL void atto_conv_depthwise(__global const ATTO_A_T *x, const ulong x_a
 
 /* Results, and what their taps meet; loaded while those before wait to be added. */
 typedef struct atto_deep_block {
-    float small[ATTO_DEEP_ROWS][ATTO_DEEP_EACH];
-    float v[ATTO_DEEP_W][ATTO_DEEP_INPUTS][ATTO_DEEP_EACH];
+    atto_deep_a small[ATTO_DEEP_ROWS];
+    atto_deep_b v[ATTO_DEEP_W][ATTO_DEEP_INPUTS];
     uint rows; /* that there are */
 } atto_deep_block;
 
@@ -376,10 +446,9 @@ ATTO_UNROLLED void atto_deep_fetch_dw(atto_deep_block *b, uint j, __global const
 #pragma unroll
     for (uint i = 0; i < ATTO_DEEP_INPUTS; i++) {
         const int row = top + (int)i * (ATTO_DEEP_H ? 1 : step);
-#pragma unroll
-        for (uint e = 0; e < ATTO_DEEP_EACH; e++) b->v[j][i][e] = 0.0f;
+        atto_deep_none_b(&b->v[j][i]);
         if (whole || (uint)row < height)
-            atto_deep_b(x, at + (atto_index)row * row_stride, count, b->v[j][i]);
+            atto_deep_load_b(x, at + (atto_index)row * row_stride, count, &b->v[j][i]);
     }
 }
 
@@ -390,13 +459,18 @@ ATTO_UNROLLED void atto_deep_sum_dw(const atto_deep_block *b,
 #pragma unroll
     for (uint r = 0; r < ATTO_DEEP_ROWS; r++) {
         if (r >= b->rows) continue;
+        float small[ATTO_DEEP_EACH];
+        atto_deep_widen_a(&b->small[r], small);
 #pragma unroll
-        for (uint s = 0; s < ATTO_DEEP_INPUTS * ATTO_DEEP_SUMS / ATTO_DEEP_TAPS; s++) {
-            const uint i = s / (ATTO_DEEP_W * ATTO_DEEP_EACH);
-            const uint j = s / ATTO_DEEP_EACH % ATTO_DEEP_W, e = s % ATTO_DEEP_EACH;
+        for (uint s = 0; s < ATTO_DEEP_INPUTS * ATTO_DEEP_W; s++) {
+            const uint i = s / ATTO_DEEP_W, j = s % ATTO_DEEP_W;
             if (!ATTO_DEEP_MEETS(i, r)) continue;
-            sum[ATTO_DEEP_TAP(i, r)][j][e] =
-                fma(b->small[r][e], b->v[j][i][e], sum[ATTO_DEEP_TAP(i, r)][j][e]);
+            float v[ATTO_DEEP_EACH];
+            atto_deep_widen_b(&b->v[j][i], v);
+#pragma unroll
+            for (uint e = 0; e < ATTO_DEEP_EACH; e++)
+                sum[ATTO_DEEP_TAP(i, r)][j][e] =
+                    fma(small[e], v[e], sum[ATTO_DEEP_TAP(i, r)][j][e]);
         }
     }
 }
@@ -448,9 +522,8 @@ ATTO_KERNEL void atto_conv_depthwise_filter(__global const ATTO_A_T *small, cons
                                 (atto_index)d.y * small_stride.z;
 #pragma unroll
         for (uint r = 0; r < ATTO_DEEP_ROWS; r++) {
-#pragma unroll
-            for (uint e = 0; e < ATTO_DEEP_EACH; e++) b.small[r][e] = 0.0f;
-            if (r < b.rows) atto_deep_a(small, from + r * small_stride.z, count, b.small[r]);
+            atto_deep_none_a(&b.small[r]);
+            if (r < b.rows) atto_deep_load_a(small, from + r * small_stride.z, count, &b.small[r]);
         }
 #pragma unroll
         for (uint j = 0; j < ATTO_DEEP_W; j++) {
