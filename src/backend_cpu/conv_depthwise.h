@@ -1,12 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/* Convolutions with a group for each channel, one input and one output: no product has enough to do,
- * so vectors go along width, or along channels, and taps are added up in registers.
+/* Convolutions with a group for each channel, one input and one output: no product has enough to do.
+ * Lanes are channels, in both memory orders, so that a tap is one step of VEC_LANES floats for any
+ * width and stride, and no lane is lost at the end of a row:
  *
- *   rows       out[y][x]    = sum over taps of w[tap] plane[place(tap) + y row + x]
- *   channels   out[x][c]    = sum over taps of w[tap][c] image[place(tap) + x pixel + c]
- *   dw         rows: sums over rows of the small image, image by image; channels: over slabs of rows,
- *              and then of slabs in order
- */
+ *   tiles of the images     [blocks][rows][columns][VEC_LANES] floats with zeros around the image;
+ *                           planes are turned on their way in and out, channels_last is copied
+ *   weights                 [blocks][taps][VEC_LANES]
+ *   small, big   out[x]   = sum over taps of w[tap] in[place(tap) + x in_step]
+ *   dw           dw[tap]  = sums over outputs of tiles, added up in order: of a part of the images,
+ *                           then of parts
+ *
+ * A unit is a few blocks of an image, or a band of its rows. It goes down the image some rows at a
+ * time; rows that are needed again stay in the tile. */
 #ifndef ATTO_CPU_CONV_DEPTHWISE_H
 #define ATTO_CPU_CONV_DEPTHWISE_H
 
@@ -17,268 +22,853 @@ static bool is_depthwise(const conv *v)
     return v->c.groups > 1 && v->c.small_channels == 1 && v->c.big_channels == 1;
 }
 
-typedef struct deep_job {
-    const pass *p;
-    const image *in;
-    window_taps taps;     /* of the first channel */
-    const float *weights; /* rows: [channels, taps]; channels: [taps, channels] */
-} deep_job;
+/* ---- axes ---- */
 
-/* ---- weights ---- */
+/* Output o is number o / phases of walk o % phases. */
+typedef struct deep_axis {
+    const atto__conv_walk *walks;
+    int64_t phases, count;
+} deep_axis;
 
-static atto_status deep_weights(const pass *p, float **out)
+static atto_status deep_axis_of(const conv *v, const atto__conv_axis *a, bool to_big,
+                                deep_axis *out)
 {
-    const conv *v = p->v;
-    const atto_tensor *w = v->a->w;
-    const int64_t channels = v->c.groups, taps = p->h.taps * p->w.taps;
-    ATTO_TRY(scratch_floats(v->dev, channels * taps, out));
-    for (int64_t c = 0; c < channels; c++)
-        for (int64_t i = 0; i < p->h.taps; i++)
-            for (int64_t j = 0; j < p->w.taps; j++) {
-                const int64_t tap = i * p->w.taps + j;
-                const void *at =
-                    element(w, c, 0, p->h.tap + i * p->h.tap_step, p->w.tap + j * p->w.tap_step);
-                (*out)[v->channels_last ? tap * channels + c : c * taps + tap] =
-                    vec_one_as(at, 0, w->dtype);
-            }
+    atto_buffer header;
+    atto_tensor list;
+    out->phases = to_big ? atto__conv_phases(a) : 1;
+    out->count = to_big ? a->big : a->small;
+    const int64_t words = out->phases * (int64_t)(sizeof(atto__conv_walk) / sizeof(int64_t));
+    ATTO_TRY(atto__scratch_tensor(v->dev, ATTO_I64, 1, &words, &header, &list));
+    atto__conv_walk *walks = atto__memory(&list);
+    for (int64_t i = 0; i < out->phases; i++)
+        walks[i] = to_big ? atto__conv_walk_big(a, i) : atto__conv_walk_small(a);
+    out->walks = walks;
     return ATTO_OK;
 }
 
-/* ---- small and big, rows ---- */
-
-#define DEEP_VECS 4 /* of outputs that are added up at a time */
-
-/* DEEP_VECS vectors of outputs; memory behind them may be read. */
-ATTO_INLINE void deep_block(const float *from, const int64_t *start, const float *w, int64_t taps,
-                            float *out)
+/* What outputs first .. end read; nothing where they have no taps. */
+static reach deep_reach(const deep_axis *a, int64_t first, int64_t end)
 {
-    vec sum[DEEP_VECS];
-    VEC_UNROLL
-    for (int32_t i = 0; i < DEEP_VECS; i++) sum[i] = (vec){ 0 };
-    for (int64_t t = 0; t < taps; t++) {
-        const float *at = from + start[t];
-        const vec weight = vec_all(w[t]);
-        VEC_UNROLL
-        for (int32_t i = 0; i < DEEP_VECS; i++) sum[i] += weight * vec_load(at + i * VEC_LANES);
+    reach r = nothing;
+    for (int64_t o = first; o < end; o++) {
+        const atto__conv_walk *w = &a->walks[o % a->phases];
+        const int64_t low = o / a->phases * w->in_step + w->at;
+        const int64_t high = low + (w->taps - 1) * w->at_step;
+        if (w->taps > 0) r = (reach){ least(r.low, low), high > r.high ? high : r.high };
     }
-    VEC_UNROLL
-    for (int32_t i = 0; i < DEEP_VECS; i++) vec_store(out + i * VEC_LANES, sum[i]);
+    return r;
 }
 
-/* The same operations in the same order for one output. */
-static float deep_one(const float *from, const int64_t *start, const float *w, int64_t taps)
+static int64_t reach_length(reach r)
 {
-    vec sum = { 0 };
-    for (int64_t t = 0; t < taps; t++) sum += vec_all(w[t]) * vec_all(from[start[t]]);
-    return sum[0];
+    return r.low > r.high ? 0 : r.high - r.low + 1;
 }
 
-#define DEEP_RUN (ATTO_BLOCK / (DEEP_VECS * VEC_LANES) * (DEEP_VECS * VEC_LANES))
-
-/* n <= DEEP_RUN outputs of a row. furthest: the last tap's place. */
-static void deep_row(const deep_job *j, const float *from, const float *w, int64_t furthest,
-                     int32_t n, float *out)
+/* The most inputs that n outputs in a row read. */
+static int64_t deep_extent(const deep_axis *a, int64_t n)
 {
-    const int64_t room = j->in->limit - from - furthest;
-    int32_t x = 0;
-    for (; x < n && x + DEEP_VECS * VEC_LANES <= room; x += DEEP_VECS * VEC_LANES)
-        deep_block(from + x, j->taps.start, w, j->taps.count, out + x);
-    for (; x < n; x++) out[x] = deep_one(from + x, j->taps.start, w, j->taps.count);
+    const int64_t steps = a->phases == 1 ? n - 1 : (n - 1) / a->phases + 1;
+    return steps * a->walks[0].in_step + reach_length(deep_reach(a, 0, least(a->phases, a->count)));
 }
 
-static void deep_rows(const void *job, int64_t begin, int64_t end)
+/* ---- how the work is cut ---- */
+
+#define DEEP_FLOATS  16384           /* of both tiles, if rows are short enough */
+#define DEEP_COLUMNS 128             /* outputs of a tile's row, at most */
+#define DEEP_BLOCKS  (64 / VEC_LANES) /* of channels_last: neighbours in memory */
+#define DEEP_UNITS   64              /* enough for threads */
+#define DEEP_BAND    8               /* rows of one, at least */
+#define DEEP_RUN     256             /* results of a channel that are finished at a time */
+
+typedef struct deep_plan {
+    const conv *v;
+    deep_axis h, w;
+    int64_t blocks, groups;   /* of a unit; units for all channels */
+    int64_t columns, sections; /* outputs of a tile's row; tiles of a row */
+    int64_t band, bands;      /* rows of a unit; units of a plane */
+    int64_t rows;             /* of a tile */
+    int64_t in_floats, out_floats, room_floats;
+    float *room; /* of each worker: in, out, a run of each lane */
+} deep_plan;
+
+static int64_t whole_phases(int64_t n, const deep_axis *a)
 {
-    const deep_job *j = job;
-    const pass *p = j->p;
-    const int64_t channels = p->v->c.groups, taps = j->taps.count;
-    int64_t furthest = 0;
-    for (int64_t t = 0; t < taps; t++)
-        if (j->taps.start[t] > furthest) furthest = j->taps.start[t];
-    for (int64_t unit = begin; unit < end; unit++) {
-        const int64_t y = unit % p->h.count, c = unit / p->h.count % channels;
-        const int64_t n = unit / p->h.count / channels;
-        const float *row = j->in->data + n * j->in->batch + c * j->in->channel + y * j->in->row;
-        for (int64_t x = 0; x < p->w.count; x += DEEP_RUN) {
-            float out[ATTO_BLOCK];
-            const int32_t count = (int32_t)least(DEEP_RUN, p->w.count - x);
-            deep_row(j, row + x, j->weights + c * taps, furthest, count, out);
-            const place at = { n, c, p->h.first + y * p->h.step, p->w.first + x * p->w.step };
-            finish_run(p, &at, count, out);
+    return n > a->phases ? round_up(n, a->phases) : n;
+}
+
+static atto_status deep_plan_of(const conv *v, bool to_big, deep_plan *p)
+{
+    const int64_t vectors = atto__divide_up(v->c.groups, VEC_LANES);
+    p->v = v;
+    ATTO_TRY(deep_axis_of(v, &v->c.h, to_big, &p->h));
+    ATTO_TRY(deep_axis_of(v, &v->c.w, to_big, &p->w));
+    p->groups = v->channels_last ? atto__divide_up(vectors, DEEP_BLOCKS) : vectors;
+    p->blocks = atto__divide_up(vectors, p->groups);
+    p->groups = atto__divide_up(vectors, p->blocks);
+    p->sections = atto__divide_up(p->w.count, DEEP_COLUMNS);
+    p->columns = whole_phases(atto__divide_up(p->w.count, p->sections), &p->w);
+    p->sections = atto__divide_up(p->w.count, p->columns);
+    const int64_t planes = v->c.batch * p->groups * p->sections;
+    const int64_t wanted = atto__divide_up(DEEP_UNITS, planes > 0 ? planes : 1);
+    const int64_t shortest = atto__divide_up(p->h.count, wanted);
+    p->band = whole_phases(shortest > DEEP_BAND ? shortest : DEEP_BAND, &p->h);
+    p->band = least(p->band, p->h.count);
+    p->bands = atto__divide_up(p->h.count, p->band);
+    const int64_t in_row = p->blocks * deep_extent(&p->w, p->columns) * VEC_LANES;
+    const int64_t out_row = p->blocks * p->columns * VEC_LANES;
+    p->rows = 1;
+    while (p->rows < p->band &&
+           deep_extent(&p->h, p->rows + 1) * in_row + (p->rows + 1) * out_row <= DEEP_FLOATS)
+        p->rows++;
+    if (p->rows > p->h.phases) p->rows -= p->rows % p->h.phases;
+    p->in_floats = deep_extent(&p->h, p->rows) * in_row;
+    p->out_floats = p->rows * out_row;
+    p->room_floats = round_up(p->in_floats + p->out_floats + VEC_LANES * DEEP_RUN, 16);
+    return scratch_floats(v->dev, p->room_floats * atto__cpu_most_threads(v->dev), &p->room);
+}
+
+/* ---- turning planes ---- */
+
+/* Neighbouring elements of so many channels; step: from one channel to the next. */
+typedef struct deep_planes {
+    const void *first;
+    int64_t step;
+    int32_t channels;
+    atto_dtype dtype;
+} deep_planes;
+
+/* Elements at .. at + n of each channel, n <= VEC_LANES; zeros behind them. */
+ATTO_INLINE void load_lanes(const deep_planes *s, int64_t at, int32_t n, atto_dtype dtype,
+                            vec_u32 rows[VEC_LANES])
+{
+    float some[VEC_LANES * VEC_LANES];
+    if (n < VEC_LANES) {
+        memset(some, 0, sizeof some);
+        for (int32_t k = 0; k < s->channels; k++)
+            for (int32_t i = 0; i < n; i++)
+                some[k * VEC_LANES + i] = vec_one_as(s->first, k * s->step + at + i, dtype);
+        VEC_UNROLL
+        for (int32_t k = 0; k < VEC_LANES; k++) rows[k] = (vec_u32)vec_load(some + k * VEC_LANES);
+    } else if (s->channels == VEC_LANES) {
+        VEC_UNROLL
+        for (int32_t k = 0; k < VEC_LANES; k++)
+            rows[k] = (vec_u32)vec_load_as(s->first, k * s->step + at, dtype);
+    } else {
+        VEC_UNROLL
+        for (int32_t k = 0; k < VEC_LANES; k++)
+            rows[k] = k < s->channels ? (vec_u32)vec_load_as(s->first, k * s->step + at, dtype)
+                                      : (vec_u32){ 0 };
+    }
+}
+
+/* n elements of each channel as rows of width pixels, which start pitch floats apart. The last
+ * vectors of a run may overlap. */
+ATTO_INLINE void turn_in_as(const deep_planes *s, int32_t n, int32_t width, float *to,
+                            int64_t pitch, atto_dtype dtype)
+{
+    for (int32_t x = 0; x < n; x += VEC_LANES) {
+        const int32_t at = n >= VEC_LANES && n - x < VEC_LANES ? n - VEC_LANES : x;
+        const int32_t count = (int32_t)least(VEC_LANES, n - at);
+        int32_t column = at % width;
+        float *pixel = to + at / width * pitch + column * VEC_LANES;
+        vec_u32 rows[VEC_LANES];
+        load_lanes(s, at, count, dtype, rows);
+        vec_transpose(rows);
+        if (column + VEC_LANES <= width) {
+            VEC_UNROLL
+            for (int32_t i = 0; i < VEC_LANES; i++)
+                vec_store(pixel + i * VEC_LANES, (vec)rows[i]);
+            continue;
+        }
+        VEC_UNROLL
+        for (int32_t i = 0; i < VEC_LANES; i++) {
+            if (i >= count) continue;
+            vec_store(pixel, (vec)rows[i]);
+            pixel += VEC_LANES;
+            if (++column < width) continue;
+            pixel += pitch - (int64_t)width * VEC_LANES;
+            column = 0;
         }
     }
 }
 
-/* ---- small and big, channels ---- */
-
-/* n channels of one spot, whose first is at `from`; step: from one tap's weights to the next one's. */
-static void deep_spot(const deep_job *j, const float *from, const float *w, int64_t step, int32_t n,
-                      float *out)
+static void turn_in(const deep_planes *s, int32_t n, int32_t width, float *to, int64_t pitch)
 {
-    int32_t c = 0;
-    for (; c + VEC_LANES <= n; c += VEC_LANES) {
-        vec sum = { 0 };
-        for (int64_t t = 0; t < j->taps.count; t++)
-            sum += vec_load(w + t * step + c) * vec_load(from + j->taps.start[t] + c);
-        vec_store(out + c, sum);
-    }
-    for (; c < n; c++) {
-        vec sum = { 0 };
-        for (int64_t t = 0; t < j->taps.count; t++)
-            sum += vec_all(w[t * step + c]) * vec_all(from[j->taps.start[t] + c]);
-        out[c] = sum[0];
+    if (s->dtype == ATTO_F16) {
+        turn_in_as(s, n, width, to, pitch, ATTO_F16);
+    } else if (s->dtype == ATTO_BF16) {
+        turn_in_as(s, n, width, to, pitch, ATTO_BF16);
+    } else {
+        turn_in_as(s, n, width, to, pitch, ATTO_F32);
     }
 }
 
-static void deep_pixels(const void *job, int64_t begin, int64_t end)
+/* n pixels as runs of so many channels, step floats apart. */
+static void turn_out(const float *from, int32_t n, int32_t channels, float *to, int64_t step)
 {
-    const deep_job *j = job;
-    const pass *p = j->p;
-    const int64_t channels = p->v->c.groups;
-    for (int64_t unit = begin; unit < end; unit++) {
-        const int64_t y = unit % p->h.count, n = unit / p->h.count;
-        const float *row = j->in->data + n * j->in->batch + y * p->h.in_step * j->in->row;
-        for (int64_t x = 0; x < p->w.count; x++) {
-            const float *spot = row + x * p->w.in_step * j->in->pixel;
-            for (int64_t c = 0; c < channels; c += ATTO_BLOCK) {
-                float out[ATTO_BLOCK];
-                const int32_t count = (int32_t)least(ATTO_BLOCK, channels - c);
-                deep_spot(j, spot + c, j->weights + c, channels, count, out);
-                const place at = { n, c, p->h.first + y * p->h.step, p->w.first + x * p->w.step };
-                finish_run(p, &at, count, out);
+    for (int32_t x = 0; x < n; x += VEC_LANES) {
+        const int32_t at = n >= VEC_LANES && n - x < VEC_LANES ? n - VEC_LANES : x;
+        const int32_t count = (int32_t)least(VEC_LANES, n - at);
+        vec_u32 rows[VEC_LANES];
+        VEC_UNROLL
+        for (int32_t i = 0; i < VEC_LANES; i++)
+            rows[i] = i < count ? (vec_u32)vec_load(from + (at + i) * VEC_LANES) : (vec_u32){ 0 };
+        vec_transpose(rows);
+        if (count == VEC_LANES) {
+            VEC_UNROLL
+            for (int32_t k = 0; k < VEC_LANES; k++)
+                if (k < channels) vec_store(to + k * step + at, (vec)rows[k]);
+        } else {
+            float some[VEC_LANES * VEC_LANES];
+            VEC_UNROLL
+            for (int32_t k = 0; k < VEC_LANES; k++) vec_store(some + k * VEC_LANES, (vec)rows[k]);
+            for (int32_t k = 0; k < channels; k++)
+                memcpy(to + k * step + at, some + k * VEC_LANES, (size_t)count * sizeof *to);
+        }
+    }
+}
+
+/* ---- tiles ---- */
+
+/* Rows and columns of an image, of which some may be outside: zeros. */
+typedef struct deep_tile {
+    float *data;
+    int64_t channel, blocks; /* the first channel */
+    reach rows, columns;
+} deep_tile;
+
+static int64_t tile_pitch(const deep_tile *t)
+{
+    return reach_length(t->columns) * VEC_LANES;
+}
+
+static float *tile_row(const deep_tile *t, int64_t block, int64_t y)
+{
+    return t->data + (block * reach_length(t->rows) + y - t->rows.low) * tile_pitch(t);
+}
+
+static int32_t channels_of_block(const conv *v, const deep_tile *t, int64_t block)
+{
+    return (int32_t)least(VEC_LANES, v->c.groups - t->channel - block * VEC_LANES);
+}
+
+/* Rows y .. end of the image from column x on, `width` of them. */
+static void load_planes(const conv *v, const atto_tensor *t, int64_t n, int64_t y, int64_t end,
+                        int64_t x, int64_t width, const deep_tile *to)
+{
+    const bool joins = width == t->shape[3] && t->stride[2] == width;
+    for (int64_t b = 0; b < to->blocks; b++) {
+        const int64_t c = to->channel + b * VEC_LANES;
+        const int64_t step = joins ? end - y : 1;
+        for (int64_t i = y; i < end; i += step) {
+            const deep_planes planes = { element(t, n, c, i, x), t->stride[1],
+                                         channels_of_block(v, to, b), t->dtype };
+            turn_in(&planes, (int32_t)(step * width), (int32_t)width,
+                    tile_row(to, b, i) + (x - to->columns.low) * VEC_LANES, tile_pitch(to));
+        }
+    }
+}
+
+ATTO_INLINE void load_pixels_as(const conv *v, const void *from, int64_t step, int64_t width,
+                                const deep_tile *t, float *to, atto_dtype dtype)
+{
+    const int64_t block = tile_row(t, 1, 0) - tile_row(t, 0, 0);
+    const int64_t whole = least(t->blocks, (v->c.groups - t->channel) / VEC_LANES);
+    for (int64_t x = 0; x < width; x++) {
+        float *pixel = to + x * VEC_LANES;
+        for (int64_t b = 0; b < whole; b++)
+            vec_store(pixel + b * block, vec_load_as(from, x * step + b * VEC_LANES, dtype));
+        for (int64_t b = whole; b < t->blocks; b++) {
+            const int32_t channels = channels_of_block(v, t, b);
+            for (int32_t k = 0; k < VEC_LANES; k++)
+                pixel[b * block + k] =
+                    k < channels ? vec_one_as(from, x * step + b * VEC_LANES + k, dtype) : 0.0f;
+        }
+    }
+}
+
+static void load_pixels(const conv *v, const atto_tensor *t, int64_t n, int64_t y, int64_t end,
+                        int64_t x, int64_t width, const deep_tile *to)
+{
+    for (int64_t i = y; i < end; i++) {
+        const void *from = element(t, n, to->channel, i, x);
+        float *row = tile_row(to, 0, i) + (x - to->columns.low) * VEC_LANES;
+        if (t->dtype == ATTO_F16) {
+            load_pixels_as(v, from, t->stride[3], width, to, row, ATTO_F16);
+        } else if (t->dtype == ATTO_BF16) {
+            load_pixels_as(v, from, t->stride[3], width, to, row, ATTO_BF16);
+        } else {
+            load_pixels_as(v, from, t->stride[3], width, to, row, ATTO_F32);
+        }
+    }
+}
+
+/* Moves the tile down to other rows. Returns the first that is not there. */
+static int64_t keep_rows(deep_tile *t, reach rows)
+{
+    const deep_tile old = *t;
+    const int64_t keep = least(old.rows.high, rows.high) - rows.low + 1;
+    t->rows = rows;
+    if (keep <= 0 || rows.low < old.rows.low) return rows.low;
+    const size_t bytes = (size_t)(keep * tile_pitch(t)) * sizeof *t->data;
+    if (reach_length(rows) > reach_length(old.rows)) {
+        for (int64_t b = t->blocks - 1; b >= 0; b--)
+            memmove(tile_row(t, b, rows.low), tile_row(&old, b, rows.low), bytes);
+    } else {
+        for (int64_t b = 0; b < t->blocks; b++)
+            memmove(tile_row(t, b, rows.low), tile_row(&old, b, rows.low), bytes);
+    }
+    return rows.low + keep;
+}
+
+static void clear_pixels(float *from, int64_t n)
+{
+    if (n > 0) memset(from, 0, (size_t)(n * VEC_LANES) * sizeof *from);
+}
+
+/* Makes the tile hold these rows of image n. */
+static void move_tile(const conv *v, const atto_tensor *t, int64_t n, reach rows, deep_tile *to)
+{
+    const int64_t first = keep_rows(to, rows), width = reach_length(to->columns);
+    const int64_t x = to->columns.low > 0 ? to->columns.low : 0;
+    const int64_t inside = least(to->columns.high + 1, t->shape[3]) - x;
+    const int64_t before = x - to->columns.low;
+    for (int64_t b = 0; b < to->blocks; b++)
+        for (int64_t y = first; y <= rows.high; y++) {
+            float *row = tile_row(to, b, y);
+            if (y < 0 || y >= t->shape[2] || inside <= 0) {
+                clear_pixels(row, width);
+            } else {
+                clear_pixels(row, before);
+                clear_pixels(row + (before + inside) * VEC_LANES, width - before - inside);
             }
         }
+    const int64_t y = first > 0 ? first : 0, end = least(rows.high + 1, t->shape[2]);
+    if (inside <= 0 || y >= end) return;
+    if (v->channels_last) {
+        load_pixels(v, t, n, y, end, x, inside, to);
+    } else {
+        load_planes(v, t, n, y, end, x, inside, to);
     }
 }
 
-/* A walk of all channels. */
-static atto_status multiply_deep(pass *p, const image *in)
+/* ---- weights ---- */
+
+typedef struct deep_weights {
+    const conv *v;
+    float *to; /* [blocks][taps][VEC_LANES] */
+} deep_weights;
+
+/* Whether a channel's taps are one run in memory. */
+static bool taps_are_run(const atto_tensor *w)
+{
+    return w->stride[3] == 1 && (w->shape[2] == 1 || w->stride[2] == w->shape[3]);
+}
+
+static void load_weights(const void *job, int64_t begin, int64_t end)
+{
+    const deep_weights *j = job;
+    const atto_tensor *w = j->v->a->w;
+    const int64_t kw = w->shape[3], taps = w->shape[2] * kw;
+    const bool run = taps_are_run(w) && taps < INT32_MAX;
+    for (int64_t b = begin; b < end; b++) {
+        const int64_t c = b * VEC_LANES;
+        float *to = j->to + b * taps * VEC_LANES;
+        deep_planes planes = { element(w, c, 0, 0, 0), w->stride[0],
+                               (int32_t)least(VEC_LANES, j->v->c.groups - c), w->dtype };
+        if (run) turn_in(&planes, (int32_t)taps, (int32_t)taps, to, 0);
+        for (int64_t t = 0; !run && t < taps; t++) {
+            planes.first = element(w, c, 0, t / kw, t % kw);
+            turn_in(&planes, 1, 1, to + t * VEC_LANES, 0);
+        }
+    }
+}
+
+/* ---- small and big ---- */
+
+/* Outputs of a row that the same taps meet. */
+typedef struct deep_line {
+    const float *from;
+    int64_t down; /* floats from a row of taps to the next */
+    const float *w;
+    int64_t w_down, w_right;
+    int64_t rows, taps, in_step, at_step; /* taps of a row */
+    float *to;
+    int64_t to_step, n;
+} deep_line;
+
+/* Outputs that are added up side by side. */
+#define DEEP_MOST (VEC_LANES == 16 ? 8 : 4)
+
+/* `count` outputs, of which x is the first. */
+ATTO_INLINE void deep_outputs(const deep_line *l, int64_t x, int32_t count, int32_t taps,
+                              int32_t step)
+{
+    const float *from = l->from + x * step * VEC_LANES, *w = l->w;
+    vec sum[DEEP_MOST];
+    VEC_UNROLL
+    for (int32_t i = 0; i < count; i++) sum[i] = (vec){ 0 };
+    for (int64_t row = 0; row < l->rows; row++, from += l->down, w += l->w_down) {
+        vec weight[8];
+        VEC_UNROLL
+        for (int32_t k = 0; k < taps; k++) weight[k] = vec_load(w + k * l->w_right);
+        VEC_UNROLL
+        for (int32_t i = 0; i < count; i++) {
+            VEC_UNROLL
+            for (int32_t k = 0; k < taps; k++)
+                sum[i] += weight[k] * vec_load(from + (i * step + k) * VEC_LANES);
+        }
+    }
+    VEC_UNROLL
+    for (int32_t i = 0; i < count; i++) vec_store(l->to + (x + i) * l->to_step, sum[i]);
+}
+
+/* The same for any taps. */
+ATTO_INLINE void deep_outputs_any(const deep_line *l, int64_t x, int32_t count)
+{
+    const int64_t step = l->in_step * VEC_LANES;
+    vec sum[DEEP_MOST];
+    VEC_UNROLL
+    for (int32_t i = 0; i < count; i++) sum[i] = (vec){ 0 };
+    for (int64_t row = 0; row < l->rows; row++)
+        for (int64_t k = 0; k < l->taps; k++) {
+            const float *from = l->from + row * l->down + k * l->at_step * VEC_LANES + x * step;
+            const vec weight = vec_load(l->w + row * l->w_down + k * l->w_right);
+            VEC_UNROLL
+            for (int32_t i = 0; i < count; i++) sum[i] += weight * vec_load(from + i * step);
+        }
+    VEC_UNROLL
+    for (int32_t i = 0; i < count; i++) vec_store(l->to + (x + i) * l->to_step, sum[i]);
+}
+
+/* The last outputs may be computed twice. */
+ATTO_INLINE void deep_line_as(const deep_line *l, int32_t taps, int32_t step)
+{
+    if (l->n >= DEEP_MOST) {
+        for (int64_t x = 0; x < l->n; x += DEEP_MOST)
+            deep_outputs(l, least(x, l->n - DEEP_MOST), DEEP_MOST, taps, step);
+    } else {
+        for (int64_t x = 0; x < l->n; x += 2)
+            deep_outputs(l, least(x, l->n - 2), 2, taps, step);
+    }
+}
+
+static void deep_line_any(const deep_line *l)
+{
+    int64_t x = 0;
+    for (; x + DEEP_MOST <= l->n; x += DEEP_MOST) deep_outputs_any(l, x, DEEP_MOST);
+    for (; x < l->n; x++) deep_outputs_any(l, x, 1);
+}
+
+static void run_line(const deep_line *l)
+{
+    const int64_t step = l->at_step == 1 || l->taps == 1 ? l->in_step : 0;
+    switch (l->n > 1 && l->taps < 8 ? 8 * step + l->taps : 0) {
+    case 8 + 1: deep_line_as(l, 1, 1); break;
+    case 8 + 2: deep_line_as(l, 2, 1); break;
+    case 8 + 3: deep_line_as(l, 3, 1); break;
+    case 8 + 4: deep_line_as(l, 4, 1); break;
+    case 8 + 5: deep_line_as(l, 5, 1); break;
+    case 8 + 7: deep_line_as(l, 7, 1); break;
+    case 16 + 3: deep_line_as(l, 3, 2); break;
+    case 16 + 5: deep_line_as(l, 5, 2); break;
+    case 16 + 7: deep_line_as(l, 7, 2); break;
+    default: deep_line_any(l);
+    }
+}
+
+typedef struct deep_job {
+    deep_plan plan;
+    const pass *p;
+    const atto_tensor *in;
+    const float *weights;
+    bool plain; /* sums are stored as they are */
+} deep_job;
+
+/* Outputs of one row of the plane y, from column x to end, of one block. */
+static void deep_row(const deep_job *j, const deep_tile *in, int64_t block, int64_t y, int64_t x,
+                     int64_t end, float *to)
+{
+    const deep_axis *across = &j->plan.w;
+    const atto__conv_walk *h = &j->plan.h.walks[y % j->plan.h.phases];
+    const atto_tensor *w = j->plan.v->a->w;
+    const int64_t kw = w->shape[3], pitch = tile_pitch(in);
+    const int64_t vector = in->channel / VEC_LANES + block;
+    deep_line l = { .down = h->at_step * pitch,
+                    .w_down = h->tap_step * kw * VEC_LANES,
+                    .to_step = across->phases * VEC_LANES };
+    for (int64_t first = x; first < least(end, x + across->phases); first++) {
+        const atto__conv_walk *c = &across->walks[first % across->phases];
+        l.rows = c->taps > 0 ? h->taps : 0;
+        l.taps = h->taps > 0 ? c->taps : 0;
+        l.in_step = c->in_step;
+        l.at_step = c->at_step;
+        l.n = atto__divide_up(end - first, across->phases);
+        l.to = to + (first - x) * VEC_LANES;
+        l.w_right = c->tap_step * VEC_LANES;
+        if (l.taps > 0) {
+            l.from = tile_row(in, block, y / j->plan.h.phases * h->in_step + h->at) +
+                     (first / across->phases * c->in_step + c->at - in->columns.low) * VEC_LANES;
+            l.w = j->weights +
+                  ((vector * w->shape[2] + h->tap) * kw + c->tap) * VEC_LANES;
+        }
+        run_line(&l);
+    }
+}
+
+static bool rows_join(const atto_tensor *t)
+{
+    return !t || !t->buffer || t->stride[2] == t->shape[3];
+}
+
+/* Rows of a block of outputs, which are turned. */
+static void store_planes(const deep_job *j, const place *first, int32_t channels, int64_t rows,
+                         int64_t width, const float *from, float *values)
+{
+    const atto_tensor *out = j->p->out;
+    const struct atto_conv_args *a = j->p->fused;
+    const bool joins = width == out->shape[3] && rows_join(out) &&
+                       (!a || (rows_join(a->z) && rows_join(a->residual)));
+    const int64_t run = joins ? rows * width : width, most = j->plain ? run : DEEP_RUN;
+    for (int64_t i = 0; i < rows * width; i += run)
+        for (int64_t x = 0; x < run; x += most) {
+            const int32_t n = (int32_t)least(most, run - x);
+            const float *pixels = from + (i + x) * VEC_LANES;
+            place at = *first;
+            at.h += (i + x) / width;
+            at.w += (i + x) % width;
+            if (j->plain) {
+                turn_out(pixels, n, channels, element(out, at.n, at.c, at.h, at.w), out->stride[1]);
+                continue;
+            }
+            turn_out(pixels, n, channels, values, DEEP_RUN);
+            for (int32_t k = 0; k < channels; k++, at.c++)
+                finish_run(j->p, &at, n, values + k * DEEP_RUN);
+        }
+}
+
+/* A row of all blocks; block: floats from one to the next. */
+static void store_pixels(const deep_job *j, const place *first, int64_t channels, int64_t width,
+                         const float *from, int64_t block, float *values)
+{
+    const int64_t whole = channels / VEC_LANES * VEC_LANES;
+    place at = *first;
+    for (int64_t x = 0; x < width; x++, at.w++, from += VEC_LANES) {
+        float *to = j->plain ? element(j->p->out, at.n, at.c, at.h, at.w) : values;
+        const float *b = from;
+        for (int64_t c = 0; c < whole; c += VEC_LANES, b += block) vec_store(to + c, vec_load(b));
+        if (whole < channels) memcpy(to + whole, b, (size_t)(channels - whole) * sizeof *to);
+        if (!j->plain) finish_run(j->p, &at, (int32_t)channels, values);
+    }
+}
+
+static void deep_unit(const deep_job *j, int64_t unit, float *room)
+{
+    const deep_plan *p = &j->plan;
+    const conv *v = p->v;
+    const int64_t x = unit % p->sections * p->columns, end = least(x + p->columns, p->w.count);
+    const int64_t top = unit / p->sections % p->bands * p->band;
+    const int64_t group = unit / p->sections / p->bands;
+    const int64_t n = group / p->groups, channel = group % p->groups * p->blocks * VEC_LANES;
+    const int64_t channels = least(p->blocks * VEC_LANES, v->c.groups - channel), width = end - x;
+    float *out = room + p->in_floats, *values = out + p->out_floats;
+    deep_tile in = { room, channel, atto__divide_up(channels, VEC_LANES), nothing,
+                     deep_reach(&p->w, x, end) };
+    const int64_t bottom = least(top + p->band, p->h.count);
+    for (int64_t y = top; y < bottom; y += p->rows) {
+        const int64_t rows = least(p->rows, bottom - y), block = rows * width * VEC_LANES;
+        move_tile(v, j->in, n, deep_reach(&p->h, y, y + rows), &in);
+        for (int64_t b = 0; b < in.blocks; b++)
+            for (int64_t i = 0; i < rows; i++)
+                deep_row(j, &in, b, y + i, x, end, out + b * block + i * width * VEC_LANES);
+        for (int64_t b = 0; !v->channels_last && b < in.blocks; b++) {
+            const place at = { n, channel + b * VEC_LANES, y, x };
+            store_planes(j, &at, channels_of_block(v, &in, b), rows, width, out + b * block,
+                         values);
+        }
+        for (int64_t i = 0; v->channels_last && i < rows; i++) {
+            const place at = { n, channel, y + i, x };
+            store_pixels(j, &at, channels, width, out + i * width * VEC_LANES, block, values);
+        }
+    }
+}
+
+static int64_t deep_units(const void *job, int64_t stage)
+{
+    const deep_plan *p = &((const deep_job *)job)->plan;
+    (void)stage;
+    return p->v->c.batch * p->groups * p->bands * p->sections;
+}
+
+static void deep_run(const void *job, int64_t stage, int64_t unit, int32_t worker)
+{
+    const deep_job *j = job;
+    (void)stage;
+    deep_unit(j, unit, j->plan.room + worker * j->plan.room_floats);
+}
+
+static bool is_plain(const pass *p)
+{
+    const struct atto_conv_args *a = p->fused;
+    if (p->out->dtype != ATTO_F32 || p->add) return false;
+    return !a || (!a->b && !a->z && !a->residual && a->act.kind == ATTO_ACT_IDENTITY);
+}
+
+/* All sums of small, or of big, from the other image. */
+static atto_status multiply_deep(pass *p, const atto_tensor *in, bool to_big)
 {
     const conv *v = p->v;
-    const int32_t scratch = v->dev->scratch_count;
-    float *weights;
-    deep_job j = { .p = p, .in = in };
-    p->channel = 0;
-    ATTO_TRY(list_taps(v, in, &p->h, &p->w, 1, &j.taps));
-    ATTO_TRY(deep_weights(p, &weights));
-    j.weights = weights;
-    const int64_t rows = v->c.batch * p->h.count, outputs = rows * p->w.count * v->c.groups;
-    if (v->channels_last) {
-        atto__parallel_for(threads_for(v, outputs), rows, deep_pixels, &j);
-    } else {
-        atto__parallel_for(threads_for(v, outputs), rows * v->c.groups, deep_rows, &j);
-    }
-    atto__scratch_release(v->dev, scratch);
+    deep_job j = { .p = p, .in = in, .plain = is_plain(p) };
+    deep_weights weights = { .v = v };
+    const int64_t outputs = atto_tensor_numel(p->out);
+    if (outputs == 0) return ATTO_OK;
+    const int64_t vectors = atto__divide_up(v->c.groups, VEC_LANES);
+    const int64_t floats = vectors * VEC_LANES * v->c.h.kernel * v->c.w.kernel;
+    p->w.step = 1;
+    ATTO_TRY(deep_plan_of(v, to_big, &j.plan));
+    ATTO_TRY(scratch_floats(v->dev, floats, &weights.to));
+    j.weights = weights.to;
+    atto__parallel_for(threads_for(v, floats), vectors, load_weights, &weights);
+    const int32_t threads = (int32_t)least(threads_for(v, outputs), deep_units(&j, 0));
+    atto__parallel(threads, &(atto__work){ 1, deep_units, deep_run, &j });
     return ATTO_OK;
 }
 
 /* ---- dw ---- */
 
 typedef struct deep_filter {
-    const conv *v;
-    const image *in;
-    const atto_tensor *small;
-    const atto__conv_walk *h, *w;
-    window_taps taps;
-    float *partial; /* rows: [channels, taps]; channels: [slabs, taps, channels] */
-    int64_t slabs;  /* of SLAB_ROWS rows of an image */
+    deep_plan plan;
+    const atto_tensor *big, *small;
+    int64_t parts, span; /* bands of a part, of one image after the other */
+    float *partial;      /* [parts][blocks][taps][VEC_LANES] */
 } deep_filter;
 
-#define SLAB_ROWS 8
+/* Rows of outputs, and the first of the rows of taps that they are multiplied with. */
+typedef struct deep_product {
+    const float *big, *small;
+    int64_t big_down, tap_down, small_down; /* from one row to the next */
+    int64_t rows, n, taps, in_step, at_step;
+    float *sums;
+} deep_product;
 
-/* A row of the small image as floats. */
-static const float *small_row(const deep_filter *d, int64_t n, int64_t c, int64_t y, int64_t x,
-                              int32_t count, float *buffer)
+#define DEEP_PIXELS 4
+
+/* x .. x + count of a row. */
+ATTO_INLINE void add_taps(const float *big, const float *small, int64_t tap_down, int32_t count,
+                          int32_t high, int32_t wide, int32_t step, vec *sum)
 {
-    return load_block((span){ element(d->small, n, c, y, x), 1, count, d->small->dtype }, buffer);
+    vec dz[DEEP_PIXELS];
+    VEC_UNROLL
+    for (int32_t q = 0; q < count; q++) dz[q] = vec_load(small + q * VEC_LANES);
+    VEC_UNROLL
+    for (int32_t i = 0; i < high; i++) {
+        VEC_UNROLL
+        for (int32_t q = 0; q < count; q++) {
+            VEC_UNROLL
+            for (int32_t k = 0; k < wide; k++)
+                sum[i * wide + k] +=
+                    dz[q] * vec_load(big + i * tap_down + (q * step + k) * VEC_LANES);
+        }
+    }
 }
 
-/* All taps of one channel. */
-static void deep_filter_rows(const void *job, int64_t begin, int64_t end)
+/* `high` rows of `wide` taps. */
+ATTO_INLINE void deep_taps(const deep_product *p, int32_t high, int32_t wide, int32_t step)
 {
-    const deep_filter *d = job;
-    float buffer[ATTO_BLOCK];
-    for (int64_t c = begin; c < end; c++) {
-        float *sums = d->partial + c * d->taps.count;
-        memset(sums, 0, (size_t)d->taps.count * sizeof *sums);
-        for (int64_t row = 0; row < d->v->c.batch * d->h->count; row++) {
-            const int64_t n = row / d->h->count, y = row % d->h->count;
-            const float *big = d->in->data + n * d->in->batch + c * d->in->channel + y * d->in->row;
-            for (int64_t x = 0; x < d->w->count; x += ATTO_BLOCK) {
-                const int32_t count = (int32_t)least(ATTO_BLOCK, d->w->count - x);
-                const float *dz = small_row(d, n, c, y, x, count, buffer);
-                for (int64_t t = 0; t < d->taps.count; t++)
-                    sums[t] += block_dot(dz, big + x + d->taps.start[t], count);
+    vec sum[10];
+    VEC_UNROLL
+    for (int32_t i = 0; i < high * wide; i++) sum[i] = (vec){ 0 };
+    for (int64_t y = 0; y < p->rows; y++) {
+        const float *big = p->big + y * p->big_down, *small = p->small + y * p->small_down;
+        int64_t x = 0;
+        for (; x + DEEP_PIXELS <= p->n; x += DEEP_PIXELS)
+            add_taps(big + x * step * VEC_LANES, small + x * VEC_LANES, p->tap_down, DEEP_PIXELS,
+                     high, wide, step, sum);
+        for (; x < p->n; x++)
+            add_taps(big + x * step * VEC_LANES, small + x * VEC_LANES, p->tap_down, 1, high, wide,
+                     step, sum);
+    }
+    VEC_UNROLL
+    for (int32_t i = 0; i < high * wide; i++) {
+        float *to = p->sums + i * VEC_LANES;
+        vec_store(to, vec_load(to) + sum[i]);
+    }
+}
+
+/* One row of any taps. */
+static void deep_taps_any(const deep_product *p)
+{
+    const int64_t step = p->in_step * VEC_LANES;
+    for (int64_t k = 0; k < p->taps; k++) {
+        float *to = p->sums + k * VEC_LANES;
+        vec sum[DEEP_PIXELS] = { { 0 } };
+        for (int64_t y = 0; y < p->rows; y++) {
+            const float *big = p->big + y * p->big_down + k * p->at_step * VEC_LANES;
+            const float *small = p->small + y * p->small_down;
+            int64_t x = 0;
+            for (; x + DEEP_PIXELS <= p->n; x += DEEP_PIXELS) {
+                VEC_UNROLL
+                for (int32_t i = 0; i < DEEP_PIXELS; i++)
+                    sum[i] += vec_load(small + (x + i) * VEC_LANES) * vec_load(big + (x + i) * step);
+            }
+            for (; x < p->n; x++)
+                sum[0] += vec_load(small + x * VEC_LANES) * vec_load(big + x * step);
+        }
+        vec_store(to, vec_load(to) + ((sum[0] + sum[1]) + (sum[2] + sum[3])));
+    }
+}
+
+/* As many of `rows` rows of taps as go together. */
+static int64_t run_product(const deep_product *p, int64_t rows)
+{
+    const int64_t step = p->at_step == 1 || p->taps == 1 ? p->in_step : 0;
+    switch (p->taps < 8 ? 8 * step + p->taps : 0) {
+    case 8 + 3:
+        if (rows >= 3) return deep_taps(p, 3, 3, 1), 3;
+        return deep_taps(p, 1, 3, 1), 1;
+    case 8 + 5:
+        if (rows >= 2) return deep_taps(p, 2, 5, 1), 2;
+        return deep_taps(p, 1, 5, 1), 1;
+    case 8 + 7: return deep_taps(p, 1, 7, 1), 1;
+    case 16 + 3:
+        if (rows >= 3) return deep_taps(p, 3, 3, 2), 3;
+        return deep_taps(p, 1, 3, 2), 1;
+    case 16 + 5:
+        if (rows >= 2) return deep_taps(p, 2, 5, 2), 2;
+        return deep_taps(p, 1, 5, 2), 1;
+    case 16 + 7: return deep_taps(p, 1, 7, 2), 1;
+    default: return deep_taps_any(p), 1;
+    }
+}
+
+/* Adds what a tile of the small image makes to the sums of its blocks. */
+static void deep_filter_tile(const deep_filter *d, const deep_tile *big, const deep_tile *small,
+                             float *sums)
+{
+    const atto__conv_walk *h = d->plan.h.walks, *w = d->plan.w.walks;
+    const int64_t pitch = tile_pitch(big);
+    for (int64_t b = 0; b < big->blocks; b++)
+        for (int64_t i = 0; i < h->taps;) {
+            const deep_product p = {
+                .big = tile_row(big, b, big->rows.low + i * h->at_step),
+                .small = tile_row(small, b, small->rows.low),
+                .big_down = h->in_step * pitch,
+                .tap_down = h->at_step * pitch,
+                .small_down = tile_pitch(small),
+                .rows = reach_length(small->rows),
+                .n = reach_length(small->columns),
+                .taps = w->taps,
+                .in_step = w->in_step,
+                .at_step = w->at_step,
+                .sums = sums + (b * h->taps + i) * w->taps * VEC_LANES,
+            };
+            i += run_product(&p, h->taps - i);
+        }
+}
+
+/* A part of some blocks. */
+static void deep_filter_unit(const deep_filter *d, int64_t unit, float *room)
+{
+    const deep_plan *p = &d->plan;
+    const conv *v = p->v;
+    const int64_t vectors = atto__divide_up(v->c.groups, VEC_LANES);
+    const int64_t taps = p->h.walks->taps * p->w.walks->taps;
+    const int64_t part = unit / p->groups, vector = unit % p->groups * p->blocks;
+    const int64_t blocks = least(p->blocks, vectors - vector);
+    deep_tile big = { .data = room, .channel = vector * VEC_LANES, .blocks = blocks };
+    deep_tile small = big;
+    small.data = room + p->in_floats;
+    float *sums = d->partial + (part * vectors + vector) * taps * VEC_LANES;
+    memset(sums, 0, (size_t)(blocks * taps * VEC_LANES) * sizeof *sums);
+    const int64_t last = least((part + 1) * d->span, v->c.batch * p->bands);
+    for (int64_t band = part * d->span; band < last; band++) {
+        const int64_t n = band / p->bands, top = band % p->bands * p->band;
+        const int64_t bottom = least(top + p->band, p->h.count);
+        for (int64_t x = 0; x < p->w.count; x += p->columns) {
+            const int64_t end = least(x + p->columns, p->w.count);
+            big.columns = deep_reach(&p->w, x, end);
+            small.columns = (reach){ x, end - 1 };
+            big.rows = nothing;
+            for (int64_t y = top; y < bottom; y += p->rows) {
+                const int64_t next = least(y + p->rows, bottom);
+                small.rows = nothing;
+                move_tile(v, d->big, n, deep_reach(&p->h, y, next), &big);
+                move_tile(v, d->small, n, (reach){ y, next - 1 }, &small);
+                deep_filter_tile(d, &big, &small, sums);
             }
         }
     }
 }
 
-/* sums[c] += dz[c] x[c] */
-static void add_products(const float *dz, const float *x, int32_t n, float *sums)
-{
-    ATTO_SIMD
-    for (int32_t c = 0; c < n; c++) sums[c] += dz[c] * x[c];
-}
-
-/* All taps and channels of one slab. */
-static void deep_filter_slabs(const void *job, int64_t begin, int64_t end)
+static int64_t deep_filter_units(const void *job, int64_t stage)
 {
     const deep_filter *d = job;
-    const int64_t channels = d->v->c.groups, taps = d->taps.count;
-    float buffer[ATTO_BLOCK];
-    for (int64_t slab = begin; slab < end; slab++) {
-        float *sums = d->partial + slab * taps * channels;
-        const int64_t n = slab / d->slabs, first = slab % d->slabs * SLAB_ROWS;
-        memset(sums, 0, (size_t)(taps * channels) * sizeof *sums);
-        for (int64_t y = first; y < least(first + SLAB_ROWS, d->h->count); y++)
-            for (int64_t x = 0; x < d->w->count; x++) {
-                const float *spot = d->in->data + n * d->in->batch +
-                                    y * d->h->in_step * d->in->row +
-                                    x * d->w->in_step * d->in->pixel;
-                for (int64_t c = 0; c < channels; c += ATTO_BLOCK) {
-                    const int32_t count = (int32_t)least(ATTO_BLOCK, channels - c);
-                    const float *dz = small_row(d, n, c, y, x, count, buffer);
-                    for (int64_t t = 0; t < taps; t++)
-                        add_products(dz, spot + c + d->taps.start[t], count,
-                                     sums + t * channels + c);
-                }
-            }
-    }
+    (void)stage;
+    return d->parts * d->plan.groups;
 }
 
-/* Sums of slabs, and dw. */
-static void store_deep_filter(const deep_filter *d)
+static void deep_filter_run(const void *job, int64_t stage, int64_t unit, int32_t worker)
 {
-    const atto_tensor *dw = d->v->a->dw;
-    const int64_t channels = d->v->c.groups, taps = d->taps.count;
-    const bool last = d->v->channels_last;
-    const int64_t slabs = last ? d->v->c.batch * d->slabs : 1;
-    for (int64_t c = 0; c < channels; c++)
-        for (int64_t t = 0; t < taps; t++) {
-            float sum = 0.0f, buffer[1];
-            for (int64_t s = 0; s < slabs; s++)
-                sum += d->partial[last ? (s * taps + t) * channels + c : c * taps + t];
-            const span to = { element(dw, c, 0, t / d->w->taps, t % d->w->taps), 1, 1, dw->dtype };
-            if (d->v->a->add_dw) accumulate_block(&sum, to, buffer);
-            store_block(&sum, to);
+    const deep_filter *d = job;
+    (void)stage;
+    deep_filter_unit(d, unit, d->plan.room + worker * d->plan.room_floats);
+}
+
+/* n taps from t on of a vector of channels. */
+static void store_taps(const deep_filter *d, int64_t c, int64_t t, int32_t n, const float *sums)
+{
+    const conv *v = d->plan.v;
+    const atto_tensor *dw = v->a->dw;
+    const int32_t channels = (int32_t)least(VEC_LANES, v->c.groups - c);
+    const int64_t kw = dw->shape[3];
+    const int32_t run = taps_are_run(dw) ? n : 1;
+    float values[VEC_LANES * DEEP_RUN], buffer[ATTO_BLOCK];
+    turn_out(sums, n, channels, values, DEEP_RUN);
+    for (int32_t k = 0; k < channels; k++)
+        for (int32_t i = 0; i < n; i += run) {
+            const span to = { element(dw, c + k, 0, (t + i) / kw, (t + i) % kw), 1, run,
+                              dw->dtype };
+            if (v->a->add_dw) accumulate_block(values + k * DEEP_RUN + i, to, buffer);
+            store_block(values + k * DEEP_RUN + i, to);
         }
 }
 
-static atto_status multiply_deep_filter(const conv *v, const image *in, const atto_tensor *small,
-                                        const atto__conv_walk *h, const atto__conv_walk *w)
+/* dw of vectors of channels: sums of parts in order. */
+static void store_filter(const void *job, int64_t begin, int64_t end)
 {
-    deep_filter d = { .v = v, .in = in, .small = small, .h = h, .w = w };
-    d.slabs = atto__divide_up(h->count, SLAB_ROWS);
-    ATTO_TRY(list_taps(v, in, h, w, 1, &d.taps));
-    const int64_t parts = v->channels_last ? v->c.batch * d.slabs : 1;
-    ATTO_TRY(scratch_floats(v->dev, parts * d.taps.count * v->c.groups, &d.partial));
-    const int64_t work = atto_tensor_numel(small) * d.taps.count;
-    if (v->channels_last) {
-        atto__parallel_for(threads_for(v, work), parts, deep_filter_slabs, &d);
-    } else {
-        atto__parallel_for(threads_for(v, work), v->c.groups, deep_filter_rows, &d);
-    }
-    store_deep_filter(&d);
+    const deep_filter *d = job;
+    const int64_t vectors = atto__divide_up(d->plan.v->c.groups, VEC_LANES);
+    const int64_t taps = d->plan.h.walks->taps * d->plan.w.walks->taps;
+    for (int64_t vector = begin; vector < end; vector++)
+        for (int64_t t = 0; t < taps; t += DEEP_RUN) {
+            float sums[DEEP_RUN * VEC_LANES];
+            const int32_t n = (int32_t)least(DEEP_RUN, taps - t);
+            for (int32_t i = 0; i < n; i++) {
+                vec sum = { 0 };
+                for (int64_t part = 0; part < d->parts; part++)
+                    sum += vec_load(d->partial +
+                                    ((part * vectors + vector) * taps + t + i) * VEC_LANES);
+                vec_store(sums + i * VEC_LANES, sum);
+            }
+            store_taps(d, vector * VEC_LANES, t, n, sums);
+        }
+}
+
+static atto_status multiply_deep_filter(const conv *v, const atto_tensor *big,
+                                        const atto_tensor *small)
+{
+    deep_filter d = { .big = big, .small = small };
+    const int64_t vectors = atto__divide_up(v->c.groups, VEC_LANES);
+    const int64_t floats = vectors * v->c.h.kernel * v->c.w.kernel * VEC_LANES;
+    const int64_t work = atto_tensor_numel(small);
+    ATTO_TRY(deep_plan_of(v, false, &d.plan));
+    const int64_t bands = v->c.batch * d.plan.bands, wanted = DEEP_UNITS / d.plan.groups + 1;
+    d.span = atto__divide_up(bands > 0 ? bands : 1, wanted);
+    d.parts = atto__divide_up(bands, d.span);
+    ATTO_TRY(scratch_floats(v->dev, d.parts * floats, &d.partial));
+    const int32_t threads = (int32_t)least(threads_for(v, work), deep_filter_units(&d, 0));
+    atto__parallel(threads, &(atto__work){ 1, deep_filter_units, deep_filter_run, &d });
+    atto__parallel_for(threads_for(v, floats), vectors, store_filter, &d);
     return ATTO_OK;
 }
 
