@@ -73,20 +73,20 @@ static int64_t deep_extent(const deep_axis *a, int64_t n)
 
 /* ---- how the work is cut ---- */
 
-#define DEEP_FLOATS  16384           /* of both tiles, if rows are short enough */
-#define DEEP_COLUMNS 128             /* outputs of a tile's row, at most */
+#define DEEP_FLOATS  65536            /* of both tiles, if rows are short enough */
+#define DEEP_COLUMNS 128              /* outputs of a tile's row, at most */
 #define DEEP_BLOCKS  (64 / VEC_LANES) /* of channels_last: neighbours in memory */
-#define DEEP_UNITS   64              /* enough for threads */
-#define DEEP_BAND    8               /* rows of one, at least */
-#define DEEP_RUN     256             /* results of a channel that are finished at a time */
+#define DEEP_UNITS   64               /* enough for threads */
+#define DEEP_BAND    8                /* rows of one, at least */
+#define DEEP_RUN     256              /* results of a channel that are finished at a time */
 
 typedef struct deep_plan {
     const conv *v;
     deep_axis h, w;
-    int64_t blocks, groups;   /* of a unit; units for all channels */
+    int64_t blocks, groups;    /* of a unit; units for all channels */
     int64_t columns, sections; /* outputs of a tile's row; tiles of a row */
-    int64_t band, bands;      /* rows of a unit; units of a plane */
-    int64_t rows;             /* of a tile */
+    int64_t band, bands;       /* rows of a unit; units of a plane */
+    int64_t rows;              /* of a tile */
     int64_t in_floats, out_floats, room_floats;
     float *room; /* of each worker: in, out, a run of each lane */
 } deep_plan;
@@ -129,10 +129,18 @@ static atto_status deep_plan_of(const conv *v, bool to_big, deep_plan *p)
 
 /* ---- turning planes ---- */
 
-/* Neighbouring elements of so many channels; step: from one channel to the next. */
+/* Asks for what the next tile reads or writes: more than the first-level cache has room for. */
+ATTO_INLINE void deep_prefetch(const void *from, int64_t at, atto_dtype dtype)
+{
+    const uintptr_t bytes = dtype == ATTO_F32 ? 4 : 2;
+    __builtin_prefetch((const void *)((uintptr_t)from + (uintptr_t)at * bytes), 0, 2);
+}
+
+/* Neighbouring elements of so many channels; step: from one channel to the next; ahead: to those
+ * that are read later. */
 typedef struct deep_planes {
     const void *first;
-    int64_t step;
+    int64_t step, ahead;
     int32_t channels;
     atto_dtype dtype;
 } deep_planes;
@@ -151,8 +159,10 @@ ATTO_INLINE void load_lanes(const deep_planes *s, int64_t at, int32_t n, atto_dt
         for (int32_t k = 0; k < VEC_LANES; k++) rows[k] = (vec_u32)vec_load(some + k * VEC_LANES);
     } else if (s->channels == VEC_LANES) {
         VEC_UNROLL
-        for (int32_t k = 0; k < VEC_LANES; k++)
+        for (int32_t k = 0; k < VEC_LANES; k++) {
+            deep_prefetch(s->first, k * s->step + at + s->ahead, dtype);
             rows[k] = (vec_u32)vec_load_as(s->first, k * s->step + at, dtype);
+        }
     } else {
         VEC_UNROLL
         for (int32_t k = 0; k < VEC_LANES; k++)
@@ -176,8 +186,7 @@ ATTO_INLINE void turn_in_as(const deep_planes *s, int32_t n, int32_t width, floa
         vec_transpose(rows);
         if (column + VEC_LANES <= width) {
             VEC_UNROLL
-            for (int32_t i = 0; i < VEC_LANES; i++)
-                vec_store(pixel + i * VEC_LANES, (vec)rows[i]);
+            for (int32_t i = 0; i < VEC_LANES; i++) vec_store(pixel + i * VEC_LANES, (vec)rows[i]);
             continue;
         }
         VEC_UNROLL
@@ -204,7 +213,8 @@ static void turn_in(const deep_planes *s, int32_t n, int32_t width, float *to, i
 }
 
 /* n pixels as runs of so many channels, step floats apart. */
-static void turn_out(const float *from, int32_t n, int32_t channels, float *to, int64_t step)
+static void turn_out(const float *from, int32_t n, int32_t channels, float *to, int64_t step,
+                     int64_t ahead)
 {
     for (int32_t x = 0; x < n; x += VEC_LANES) {
         const int32_t at = n >= VEC_LANES && n - x < VEC_LANES ? n - VEC_LANES : x;
@@ -216,8 +226,11 @@ static void turn_out(const float *from, int32_t n, int32_t channels, float *to, 
         vec_transpose(rows);
         if (count == VEC_LANES) {
             VEC_UNROLL
-            for (int32_t k = 0; k < VEC_LANES; k++)
-                if (k < channels) vec_store(to + k * step + at, (vec)rows[k]);
+            for (int32_t k = 0; k < VEC_LANES; k++) {
+                if (k >= channels) continue;
+                deep_prefetch(to, k * step + at + ahead, ATTO_F32);
+                vec_store(to + k * step + at, (vec)rows[k]);
+            }
         } else {
             float some[VEC_LANES * VEC_LANES];
             VEC_UNROLL
@@ -252,6 +265,13 @@ static int32_t channels_of_block(const conv *v, const deep_tile *t, int64_t bloc
     return (int32_t)least(VEC_LANES, v->c.groups - t->channel - block * VEC_LANES);
 }
 
+/* From elements of planes to those that are wanted later: of the same planes, or of the ones behind
+ * them where `n` elements are a whole plane. */
+static int64_t deep_ahead(const atto_tensor *t, int64_t n)
+{
+    return n == t->shape[2] * t->shape[3] ? VEC_LANES * t->stride[1] : 8 * VEC_LANES;
+}
+
 /* Rows y .. end of the image from column x on, `width` of them. */
 static void load_planes(const conv *v, const atto_tensor *t, int64_t n, int64_t y, int64_t end,
                         int64_t x, int64_t width, const deep_tile *to)
@@ -262,22 +282,26 @@ static void load_planes(const conv *v, const atto_tensor *t, int64_t n, int64_t 
         const int64_t step = joins ? end - y : 1;
         for (int64_t i = y; i < end; i += step) {
             const deep_planes planes = { element(t, n, c, i, x), t->stride[1],
-                                         channels_of_block(v, to, b), t->dtype };
+                                         deep_ahead(t, step * width), channels_of_block(v, to, b),
+                                         t->dtype };
             turn_in(&planes, (int32_t)(step * width), (int32_t)width,
                     tile_row(to, b, i) + (x - to->columns.low) * VEC_LANES, tile_pitch(to));
         }
     }
 }
 
-ATTO_INLINE void load_pixels_as(const conv *v, const void *from, int64_t step, int64_t width,
-                                const deep_tile *t, float *to, atto_dtype dtype)
+ATTO_INLINE void load_pixels_as(const conv *v, const void *from, int64_t step, int64_t ahead,
+                                int64_t width, const deep_tile *t, float *to, atto_dtype dtype)
 {
     const int64_t block = tile_row(t, 1, 0) - tile_row(t, 0, 0);
     const int64_t whole = least(t->blocks, (v->c.groups - t->channel) / VEC_LANES);
     for (int64_t x = 0; x < width; x++) {
         float *pixel = to + x * VEC_LANES;
-        for (int64_t b = 0; b < whole; b++)
-            vec_store(pixel + b * block, vec_load_as(from, x * step + b * VEC_LANES, dtype));
+        for (int64_t b = 0; b < whole; b++) {
+            const int64_t at = x * step + b * VEC_LANES;
+            deep_prefetch(from, at + ahead, dtype);
+            vec_store(pixel + b * block, vec_load_as(from, at, dtype));
+        }
         for (int64_t b = whole; b < t->blocks; b++) {
             const int32_t channels = channels_of_block(v, t, b);
             for (int32_t k = 0; k < VEC_LANES; k++)
@@ -290,15 +314,16 @@ ATTO_INLINE void load_pixels_as(const conv *v, const void *from, int64_t step, i
 static void load_pixels(const conv *v, const atto_tensor *t, int64_t n, int64_t y, int64_t end,
                         int64_t x, int64_t width, const deep_tile *to)
 {
+    const int64_t step = t->stride[3], ahead = (end - y) * t->stride[2];
     for (int64_t i = y; i < end; i++) {
         const void *from = element(t, n, to->channel, i, x);
         float *row = tile_row(to, 0, i) + (x - to->columns.low) * VEC_LANES;
         if (t->dtype == ATTO_F16) {
-            load_pixels_as(v, from, t->stride[3], width, to, row, ATTO_F16);
+            load_pixels_as(v, from, step, ahead, width, to, row, ATTO_F16);
         } else if (t->dtype == ATTO_BF16) {
-            load_pixels_as(v, from, t->stride[3], width, to, row, ATTO_BF16);
+            load_pixels_as(v, from, step, ahead, width, to, row, ATTO_BF16);
         } else {
-            load_pixels_as(v, from, t->stride[3], width, to, row, ATTO_F32);
+            load_pixels_as(v, from, step, ahead, width, to, row, ATTO_F32);
         }
     }
 }
@@ -374,7 +399,7 @@ static void load_weights(const void *job, int64_t begin, int64_t end)
     for (int64_t b = begin; b < end; b++) {
         const int64_t c = b * VEC_LANES;
         float *to = j->to + b * taps * VEC_LANES;
-        deep_planes planes = { element(w, c, 0, 0, 0), w->stride[0],
+        deep_planes planes = { element(w, c, 0, 0, 0), w->stride[0], 0,
                                (int32_t)least(VEC_LANES, j->v->c.groups - c), w->dtype };
         if (run) turn_in(&planes, (int32_t)taps, (int32_t)taps, to, 0);
         for (int64_t t = 0; !run && t < taps; t++) {
@@ -405,7 +430,7 @@ ATTO_INLINE void deep_outputs(const deep_line *l, int64_t x, int32_t count, int3
                               int32_t step)
 {
     const float *from = l->from + x * step * VEC_LANES, *w = l->w;
-    vec sum[DEEP_MOST];
+    vec sum[8];
     VEC_UNROLL
     for (int32_t i = 0; i < count; i++) sum[i] = (vec){ 0 };
     for (int64_t row = 0; row < l->rows; row++, from += l->down, w += l->w_down) {
@@ -441,15 +466,24 @@ ATTO_INLINE void deep_outputs_any(const deep_line *l, int64_t x, int32_t count)
     for (int32_t i = 0; i < count; i++) vec_store(l->to + (x + i) * l->to_step, sum[i]);
 }
 
-/* The last outputs may be computed twice. */
+/* Some of the last outputs are computed twice. */
+ATTO_INLINE void deep_line_by(const deep_line *l, int32_t count, int32_t taps, int32_t step)
+{
+    for (int64_t x = 0; x < l->n; x += count)
+        deep_outputs(l, least(x, l->n - count), count, taps, step);
+}
+
+/* Two outputs at least. Images of networks often are 7 wide, or a multiple. */
 ATTO_INLINE void deep_line_as(const deep_line *l, int32_t taps, int32_t step)
 {
-    if (l->n >= DEEP_MOST) {
-        for (int64_t x = 0; x < l->n; x += DEEP_MOST)
-            deep_outputs(l, least(x, l->n - DEEP_MOST), DEEP_MOST, taps, step);
+    if (DEEP_MOST > 7 && l->n % 7 == 0 && l->n % DEEP_MOST != 0) {
+        deep_line_by(l, 7, taps, step);
+    } else if (l->n >= DEEP_MOST) {
+        deep_line_by(l, DEEP_MOST, taps, step);
+    } else if (l->n >= 4) {
+        deep_line_by(l, 4, taps, step);
     } else {
-        for (int64_t x = 0; x < l->n; x += 2)
-            deep_outputs(l, least(x, l->n - 2), 2, taps, step);
+        deep_line_by(l, 2, taps, step);
     }
 }
 
@@ -464,16 +498,35 @@ static void run_line(const deep_line *l)
 {
     const int64_t step = l->at_step == 1 || l->taps == 1 ? l->in_step : 0;
     switch (l->n > 1 && l->taps < 8 ? 8 * step + l->taps : 0) {
-    case 8 + 1: deep_line_as(l, 1, 1); break;
-    case 8 + 2: deep_line_as(l, 2, 1); break;
-    case 8 + 3: deep_line_as(l, 3, 1); break;
-    case 8 + 4: deep_line_as(l, 4, 1); break;
-    case 8 + 5: deep_line_as(l, 5, 1); break;
-    case 8 + 7: deep_line_as(l, 7, 1); break;
-    case 16 + 3: deep_line_as(l, 3, 2); break;
-    case 16 + 5: deep_line_as(l, 5, 2); break;
-    case 16 + 7: deep_line_as(l, 7, 2); break;
-    default: deep_line_any(l);
+    case 8 + 1:
+        deep_line_as(l, 1, 1);
+        break;
+    case 8 + 2:
+        deep_line_as(l, 2, 1);
+        break;
+    case 8 + 3:
+        deep_line_as(l, 3, 1);
+        break;
+    case 8 + 4:
+        deep_line_as(l, 4, 1);
+        break;
+    case 8 + 5:
+        deep_line_as(l, 5, 1);
+        break;
+    case 8 + 7:
+        deep_line_as(l, 7, 1);
+        break;
+    case 16 + 3:
+        deep_line_as(l, 3, 2);
+        break;
+    case 16 + 5:
+        deep_line_as(l, 5, 2);
+        break;
+    case 16 + 7:
+        deep_line_as(l, 7, 2);
+        break;
+    default:
+        deep_line_any(l);
     }
 }
 
@@ -509,8 +562,7 @@ static void deep_row(const deep_job *j, const deep_tile *in, int64_t block, int6
         if (l.taps > 0) {
             l.from = tile_row(in, block, y / j->plan.h.phases * h->in_step + h->at) +
                      (first / across->phases * c->in_step + c->at - in->columns.low) * VEC_LANES;
-            l.w = j->weights +
-                  ((vector * w->shape[2] + h->tap) * kw + c->tap) * VEC_LANES;
+            l.w = j->weights + ((vector * w->shape[2] + h->tap) * kw + c->tap) * VEC_LANES;
         }
         run_line(&l);
     }
@@ -538,10 +590,11 @@ static void store_planes(const deep_job *j, const place *first, int32_t channels
             at.h += (i + x) / width;
             at.w += (i + x) % width;
             if (j->plain) {
-                turn_out(pixels, n, channels, element(out, at.n, at.c, at.h, at.w), out->stride[1]);
+                turn_out(pixels, n, channels, element(out, at.n, at.c, at.h, at.w), out->stride[1],
+                         deep_ahead(out, n));
                 continue;
             }
-            turn_out(pixels, n, channels, values, DEEP_RUN);
+            turn_out(pixels, n, channels, values, DEEP_RUN, 0);
             for (int32_t k = 0; k < channels; k++, at.c++)
                 finish_run(j->p, &at, n, values + k * DEEP_RUN);
         }
@@ -552,13 +605,22 @@ static void store_pixels(const deep_job *j, const place *first, int64_t channels
                          const float *from, int64_t block, float *values)
 {
     const int64_t whole = channels / VEC_LANES * VEC_LANES;
+    const atto_tensor *out = j->p->out;
+    const int64_t ahead = j->plan.rows * out->stride[2];
     place at = *first;
+    float *to = j->plain ? element(out, at.n, at.c, at.h, at.w) : values;
     for (int64_t x = 0; x < width; x++, at.w++, from += VEC_LANES) {
-        float *to = j->plain ? element(j->p->out, at.n, at.c, at.h, at.w) : values;
         const float *b = from;
-        for (int64_t c = 0; c < whole; c += VEC_LANES, b += block) vec_store(to + c, vec_load(b));
+        for (int64_t c = 0; c < whole; c += VEC_LANES, b += block) {
+            if (j->plain) deep_prefetch(to, c + ahead, ATTO_F32);
+            vec_store(to + c, vec_load(b));
+        }
         if (whole < channels) memcpy(to + whole, b, (size_t)(channels - whole) * sizeof *to);
-        if (!j->plain) finish_run(j->p, &at, (int32_t)channels, values);
+        if (j->plain) {
+            to += out->stride[3];
+        } else {
+            finish_run(j->p, &at, (int32_t)channels, values);
+        }
     }
 }
 
@@ -709,7 +771,8 @@ static void deep_taps_any(const deep_product *p)
             for (; x + DEEP_PIXELS <= p->n; x += DEEP_PIXELS) {
                 VEC_UNROLL
                 for (int32_t i = 0; i < DEEP_PIXELS; i++)
-                    sum[i] += vec_load(small + (x + i) * VEC_LANES) * vec_load(big + (x + i) * step);
+                    sum[i] +=
+                        vec_load(small + (x + i) * VEC_LANES) * vec_load(big + (x + i) * step);
             }
             for (; x < p->n; x++)
                 sum[0] += vec_load(small + x * VEC_LANES) * vec_load(big + x * step);
@@ -729,15 +792,18 @@ static int64_t run_product(const deep_product *p, int64_t rows)
     case 8 + 5:
         if (rows >= 2) return deep_taps(p, 2, 5, 1), 2;
         return deep_taps(p, 1, 5, 1), 1;
-    case 8 + 7: return deep_taps(p, 1, 7, 1), 1;
+    case 8 + 7:
+        return deep_taps(p, 1, 7, 1), 1;
     case 16 + 3:
         if (rows >= 3) return deep_taps(p, 3, 3, 2), 3;
         return deep_taps(p, 1, 3, 2), 1;
     case 16 + 5:
         if (rows >= 2) return deep_taps(p, 2, 5, 2), 2;
         return deep_taps(p, 1, 5, 2), 1;
-    case 16 + 7: return deep_taps(p, 1, 7, 2), 1;
-    default: return deep_taps_any(p), 1;
+    case 16 + 7:
+        return deep_taps(p, 1, 7, 2), 1;
+    default:
+        return deep_taps_any(p), 1;
     }
 }
 
@@ -823,7 +889,7 @@ static void store_taps(const deep_filter *d, int64_t c, int64_t t, int32_t n, co
     const int64_t kw = dw->shape[3];
     const int32_t run = taps_are_run(dw) ? n : 1;
     float values[VEC_LANES * DEEP_RUN], buffer[ATTO_BLOCK];
-    turn_out(sums, n, channels, values, DEEP_RUN);
+    turn_out(sums, n, channels, values, DEEP_RUN, 0);
     for (int32_t k = 0; k < channels; k++)
         for (int32_t i = 0; i < n; i += run) {
             const span to = { element(dw, c + k, 0, (t + i) / kw, (t + i) % kw), 1, run,
