@@ -505,6 +505,32 @@ static const conv_case shapes[] = {
       .groups = 1,
       .h = FLAT,
       .w = { 6, 3, 2, 1, 1, 1, 1 } },
+    /* a group for each channel: vectors of them and a rest; small planes; rows that are cut; several
+     * tiles below each other; taps and steps of no loop of its own */
+    { .batch = 2,
+      .channels = 37,
+      .outputs = 37,
+      .groups = 37,
+      .h = { 7, 7, 1, 3, 3, 1, 0 },
+      .w = { 7, 7, 1, 3, 3, 1, 0 } },
+    { .batch = 1,
+      .channels = 17,
+      .outputs = 17,
+      .groups = 17,
+      .h = { 29, 3, 2, 1, 1, 1, 0 },
+      .w = { 30, 3, 2, 1, 1, 1, 1 } },
+    { .batch = 1,
+      .channels = 3,
+      .outputs = 3,
+      .groups = 3,
+      .h = { 40, 3, 1, 1, 1, 1, 0 },
+      .w = { 290, 5, 1, 2, 2, 1, 0 } },
+    { .batch = 1,
+      .channels = 18,
+      .outputs = 18,
+      .groups = 18,
+      .h = { 17, 5, 3, 4, 2, 2, 1 },
+      .w = { 25, 9, 1, 4, 4, 1, 0 } },
 };
 
 static void each_shape(conv_case with)
