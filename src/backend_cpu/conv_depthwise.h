@@ -46,7 +46,9 @@ static atto_status deep_axis_of(const conv *v, const atto__conv_axis *a, bool to
     return ATTO_OK;
 }
 
-/* What outputs first .. end read; nothing where they have no taps. */
+static const reach no_rows = { 0, -1 };
+
+/* What outputs first .. end read. */
 static reach deep_reach(const deep_axis *a, int64_t first, int64_t end)
 {
     reach r = nothing;
@@ -56,7 +58,33 @@ static reach deep_reach(const deep_axis *a, int64_t first, int64_t end)
         const int64_t high = low + (w->taps - 1) * w->at_step;
         if (w->taps > 0) r = (reach){ least(r.low, low), high > r.high ? high : r.high };
     }
-    return r;
+    return r.low > r.high ? no_rows : r;
+}
+
+/* Outputs that read nothing outside an image of this size are some more than first .. end. */
+typedef struct deep_inside {
+    int64_t first, end;
+} deep_inside;
+
+static deep_inside deep_inside_of(const deep_axis *a, int64_t size)
+{
+    deep_inside in = { 0, a->count };
+    for (int64_t i = 0; i < a->phases; i++) {
+        const atto__conv_walk *w = &a->walks[i];
+        const int64_t room = size - 1 - w->at - (w->taps - 1) * w->at_step;
+        const int64_t first = w->at < 0 ? atto__divide_up(-w->at, w->in_step) * a->phases : 0;
+        if (w->taps == 0) continue;
+        in.end = least(in.end, room < 0 ? 0 : (room / w->in_step + 1) * a->phases);
+        if (first > in.first) in.first = first;
+    }
+    return in;
+}
+
+/* The end of the piece from output `at` to end that is inside, or is not. */
+static int64_t deep_piece(deep_inside in, int64_t at, int64_t end)
+{
+    if (at < in.first) return least(end, in.first);
+    return at < in.end ? least(end, in.end) : end;
 }
 
 static int64_t reach_length(reach r)
@@ -73,20 +101,23 @@ static int64_t deep_extent(const deep_axis *a, int64_t n)
 
 /* ---- how the work is cut ---- */
 
-#define DEEP_FLOATS  65536            /* of both tiles, if rows are short enough */
-#define DEEP_COLUMNS 128              /* outputs of a tile's row, at most */
-#define DEEP_BLOCKS  (64 / VEC_LANES) /* of channels_last: neighbours in memory */
-#define DEEP_UNITS   64               /* enough for threads */
-#define DEEP_BAND    8                /* rows of one, at least */
-#define DEEP_RUN     256              /* results of a channel that are finished at a time */
+#define DEEP_FLOATS   65536             /* of both tiles, if rows are short enough */
+#define DEEP_COLUMNS  128               /* outputs of a tile's row, at most */
+#define DEEP_BLOCKS   (64 / VEC_LANES)  /* of channels_last: neighbours in memory */
+#define DEEP_STREAMED (256 / VEC_LANES) /* the same where images are read and written in place */
+#define DEEP_FEW_TAPS 16  /* of more, copying images costs less than what is lost at their edges */
+#define DEEP_UNITS    64  /* enough for threads */
+#define DEEP_BAND     8   /* rows of one, at least */
+#define DEEP_RUN      256 /* results of a channel that are finished at a time */
 
 typedef struct deep_plan {
     const conv *v;
     deep_axis h, w;
-    int64_t blocks, groups;    /* of a unit; units for all channels */
-    int64_t columns, sections; /* outputs of a tile's row; tiles of a row */
-    int64_t band, bands;       /* rows of a unit; units of a plane */
-    int64_t rows;              /* of a tile */
+    deep_inside inside_h, inside_w; /* what needs no tile */
+    int64_t blocks, groups;         /* of a unit; units for all channels */
+    int64_t columns, sections;      /* outputs of a tile's row; tiles of a row */
+    int64_t band, bands;            /* rows of a unit; units of a plane */
+    int64_t rows;                   /* of a tile */
     int64_t in_floats, out_floats, room_floats;
     float *room; /* of each worker: in, out, a run of each lane */
 } deep_plan;
@@ -96,13 +127,21 @@ static int64_t whole_phases(int64_t n, const deep_axis *a)
     return n > a->phases ? round_up(n, a->phases) : n;
 }
 
-static atto_status deep_plan_of(const conv *v, bool to_big, deep_plan *p)
+/* most_in_place: blocks of a unit where images are not copied. */
+static atto_status deep_plan_of(const conv *v, const atto_tensor *in, bool to_big,
+                                int64_t most_in_place, deep_plan *p)
 {
     const int64_t vectors = atto__divide_up(v->c.groups, VEC_LANES);
     p->v = v;
     ATTO_TRY(deep_axis_of(v, &v->c.h, to_big, &p->h));
     ATTO_TRY(deep_axis_of(v, &v->c.w, to_big, &p->w));
-    p->groups = v->channels_last ? atto__divide_up(vectors, DEEP_BLOCKS) : vectors;
+    if (v->channels_last && in->dtype == ATTO_F32 &&
+        v->c.h.kernel * v->c.w.kernel <= DEEP_FEW_TAPS) {
+        p->inside_h = deep_inside_of(&p->h, in->shape[2]);
+        p->inside_w = deep_inside_of(&p->w, in->shape[3]);
+    }
+    const int64_t most = p->inside_w.end > p->inside_w.first ? most_in_place : DEEP_BLOCKS;
+    p->groups = v->channels_last ? atto__divide_up(vectors, most) : vectors;
     p->blocks = atto__divide_up(vectors, p->groups);
     p->groups = atto__divide_up(vectors, p->blocks);
     p->sections = atto__divide_up(p->w.count, DEEP_COLUMNS);
@@ -377,6 +416,60 @@ static void move_tile(const conv *v, const atto_tensor *t, int64_t n, reach rows
     }
 }
 
+/* ---- views ---- */
+
+/* Rows and columns of a tile, or of an image that lies as the tile would. */
+typedef struct deep_view {
+    float *data;
+    int64_t block, row, pixel; /* steps */
+    reach rows, columns;
+    bool in_place;
+} deep_view;
+
+static float *view_at(const deep_view *v, int64_t block, int64_t y, int64_t x)
+{
+    return v->data + block * v->block + (y - v->rows.low) * v->row +
+           (x - v->columns.low) * v->pixel;
+}
+
+/* Whether vectors of these channels can be used where they are. */
+static bool lies_in_vectors(const conv *v, const atto_tensor *t, const deep_tile *like)
+{
+    return v->channels_last && t->dtype == ATTO_F32 &&
+           like->channel + like->blocks * VEC_LANES <= v->c.groups;
+}
+
+static deep_view view_in_place(const atto_tensor *t, int64_t n, int64_t channel, reach rows,
+                               reach columns)
+{
+    return (deep_view){ .data = element(t, n, channel, rows.low, columns.low),
+                        .block = VEC_LANES,
+                        .row = t->stride[2],
+                        .pixel = t->stride[3],
+                        .rows = rows,
+                        .columns = columns,
+                        .in_place = true };
+}
+
+static deep_view view_of(const conv *v, const atto_tensor *t, int64_t n, reach rows, reach columns,
+                         deep_tile *tile)
+{
+    if (lies_in_vectors(v, t, tile) && reach_length(rows) > 0 && reach_length(columns) > 0 &&
+        stays_inside(rows, t->shape[2]) && stays_inside(columns, t->shape[3]))
+        return view_in_place(t, n, tile->channel, rows, columns);
+    if (tile->columns.low != columns.low || tile->columns.high != columns.high)
+        tile->rows = no_rows;
+    tile->columns = columns;
+    move_tile(v, t, n, rows, tile);
+    const int64_t pitch = tile_pitch(tile);
+    return (deep_view){ .data = tile->data,
+                        .block = reach_length(rows) * pitch,
+                        .row = pitch,
+                        .pixel = VEC_LANES,
+                        .rows = rows,
+                        .columns = columns };
+}
+
 /* ---- weights ---- */
 
 typedef struct deep_weights {
@@ -414,7 +507,7 @@ static void load_weights(const void *job, int64_t begin, int64_t end)
 /* Outputs of a row that the same taps meet. */
 typedef struct deep_line {
     const float *from;
-    int64_t down; /* floats from a row of taps to the next */
+    int64_t down, pixel; /* floats from a row of taps to the next, from a pixel to the next */
     const float *w;
     int64_t w_down, w_right;
     int64_t rows, taps, in_step, at_step; /* taps of a row */
@@ -425,23 +518,29 @@ typedef struct deep_line {
 /* Outputs that are added up side by side. */
 #define DEEP_MOST (VEC_LANES == 16 ? 8 : 4)
 
-/* `count` outputs, of which x is the first. */
+/* `count` outputs, of which x is the first. Each loads the pixels that the one before has not. */
 ATTO_INLINE void deep_outputs(const deep_line *l, int64_t x, int32_t count, int32_t taps,
                               int32_t step)
 {
-    const float *from = l->from + x * step * VEC_LANES, *w = l->w;
+    const float *first = l->from + x * step * l->pixel, *w = l->w;
+    const int64_t pixel = l->pixel;
     vec sum[8];
     VEC_UNROLL
     for (int32_t i = 0; i < count; i++) sum[i] = (vec){ 0 };
-    for (int64_t row = 0; row < l->rows; row++, from += l->down, w += l->w_down) {
-        vec weight[8];
+    for (int64_t row = 0; row < l->rows; row++, first += l->down, w += l->w_down) {
+        const float *from = first;
+        vec weight[8], in[24];
         VEC_UNROLL
         for (int32_t k = 0; k < taps; k++) weight[k] = vec_load(w + k * l->w_right);
         VEC_UNROLL
+        for (int32_t k = 0; k < taps - step; k++, from += pixel) in[k] = vec_load(from);
+        VEC_UNROLL
         for (int32_t i = 0; i < count; i++) {
             VEC_UNROLL
-            for (int32_t k = 0; k < taps; k++)
-                sum[i] += weight[k] * vec_load(from + (i * step + k) * VEC_LANES);
+            for (int32_t k = 0; k < step; k++, from += pixel)
+                in[i * step + taps - step + k] = vec_load(from);
+            VEC_UNROLL
+            for (int32_t k = 0; k < taps; k++) sum[i] += weight[k] * in[i * step + k];
         }
     }
     VEC_UNROLL
@@ -451,13 +550,13 @@ ATTO_INLINE void deep_outputs(const deep_line *l, int64_t x, int32_t count, int3
 /* The same for any taps. */
 ATTO_INLINE void deep_outputs_any(const deep_line *l, int64_t x, int32_t count)
 {
-    const int64_t step = l->in_step * VEC_LANES;
+    const int64_t step = l->in_step * l->pixel;
     vec sum[DEEP_MOST];
     VEC_UNROLL
     for (int32_t i = 0; i < count; i++) sum[i] = (vec){ 0 };
     for (int64_t row = 0; row < l->rows; row++)
         for (int64_t k = 0; k < l->taps; k++) {
-            const float *from = l->from + row * l->down + k * l->at_step * VEC_LANES + x * step;
+            const float *from = l->from + row * l->down + k * l->at_step * l->pixel + x * step;
             const vec weight = vec_load(l->w + row * l->w_down + k * l->w_right);
             VEC_UNROLL
             for (int32_t i = 0; i < count; i++) sum[i] += weight * vec_load(from + i * step);
@@ -469,8 +568,13 @@ ATTO_INLINE void deep_outputs_any(const deep_line *l, int64_t x, int32_t count)
 /* Some of the last outputs are computed twice. */
 ATTO_INLINE void deep_line_by(const deep_line *l, int32_t count, int32_t taps, int32_t step)
 {
-    for (int64_t x = 0; x < l->n; x += count)
-        deep_outputs(l, least(x, l->n - count), count, taps, step);
+    int64_t x = 0;
+    for (; x + count <= l->n; x += count) deep_outputs(l, x, count, taps, step);
+    if (l->n - x > 4) {
+        deep_outputs(l, l->n - count, count, taps, step);
+    } else if (l->n > x) {
+        deep_outputs(l, l->n - (count < 4 ? count : 4), (count < 4 ? count : 4), taps, step);
+    }
 }
 
 /* Two outputs at least. Images of networks often are 7 wide, or a multiple. */
@@ -538,31 +642,59 @@ typedef struct deep_job {
     bool plain; /* sums are stored as they are */
 } deep_job;
 
-/* Outputs of one row of the plane y, from column x to end, of one block. */
-static void deep_row(const deep_job *j, const deep_tile *in, int64_t block, int64_t y, int64_t x,
-                     int64_t end, float *to)
+/* Asks for one of `parts` parts of an image's row. */
+static void ask_for_part(const deep_view *in, int64_t y, int64_t part, int64_t parts)
 {
-    const deep_axis *across = &j->plan.w;
-    const atto__conv_walk *h = &j->plan.h.walks[y % j->plan.h.phases];
-    const atto_tensor *w = j->plan.v->a->w;
-    const int64_t kw = w->shape[3], pitch = tile_pitch(in);
-    const int64_t vector = in->channel / VEC_LANES + block;
-    deep_line l = { .down = h->at_step * pitch,
-                    .w_down = h->tap_step * kw * VEC_LANES,
-                    .to_step = across->phases * VEC_LANES };
-    for (int64_t first = x; first < least(end, x + across->phases); first++) {
-        const atto__conv_walk *c = &across->walks[first % across->phases];
-        l.rows = c->taps > 0 ? h->taps : 0;
-        l.taps = h->taps > 0 ? c->taps : 0;
+    const int64_t width = reach_length(in->columns);
+    for (int64_t x = part * width / parts; x < (part + 1) * width / parts; x++)
+        for (int64_t b = 0; b < parts; b++)
+            deep_prefetch(view_at(in, b, y, x + in->columns.low), 0, ATTO_F32);
+}
+
+/* Asks for the block's part of what row y of outputs would read and write if it were `ahead` rows
+ * further down. */
+static void ask_for_rows(const deep_job *j, const deep_view *in, const deep_view *out,
+                         int64_t block, int64_t blocks, int64_t y, int64_t ahead)
+{
+    const deep_axis *down = &j->plan.h;
+    const atto__conv_walk *h = &down->walks[y % down->phases];
+    const int64_t first =
+        (y + ahead) / down->phases * h->in_step + h->at + (h->taps - 1) * h->at_step;
+    for (int64_t i = first; i < least(first + h->in_step, j->in->shape[2]); i++)
+        if (in->in_place && y % down->phases == 0) ask_for_part(in, i, block, blocks);
+    if (out->in_place && y + ahead < j->p->out->shape[2])
+        ask_for_part(out, y + ahead, block, blocks);
+}
+
+/* Outputs first .. end along a row, or down a column, of one block; fixed: which. */
+static void deep_line_of(const deep_job *j, const deep_view *in, const deep_view *out,
+                         int64_t vector, int64_t block, int64_t fixed, int64_t first, int64_t end,
+                         bool down)
+{
+    const deep_axis *along = down ? &j->plan.h : &j->plan.w;
+    const deep_axis *across = down ? &j->plan.w : &j->plan.h;
+    const atto__conv_walk *a = &across->walks[fixed % across->phases];
+    const int64_t kw = j->plan.v->a->w->shape[3], taps = kw * j->plan.v->a->w->shape[2];
+    const int64_t w_along = (down ? kw : 1) * VEC_LANES, w_across = (down ? 1 : kw) * VEC_LANES;
+    const float *w = j->weights + (vector + block) * taps * VEC_LANES;
+    deep_line l = { .down = a->at_step * (down ? in->pixel : in->row),
+                    .pixel = down ? in->row : in->pixel,
+                    .w_down = a->tap_step * w_across,
+                    .to_step = along->phases * (down ? out->row : out->pixel) };
+    for (int64_t o = first; o < least(end, first + along->phases); o++) {
+        const atto__conv_walk *c = &along->walks[o % along->phases];
+        l.rows = c->taps > 0 ? a->taps : 0;
+        l.taps = a->taps > 0 ? c->taps : 0;
         l.in_step = c->in_step;
         l.at_step = c->at_step;
-        l.n = atto__divide_up(end - first, across->phases);
-        l.to = to + (first - x) * VEC_LANES;
-        l.w_right = c->tap_step * VEC_LANES;
+        l.n = atto__divide_up(end - o, along->phases);
+        l.to = view_at(out, block, down ? o : fixed, down ? fixed : o);
+        l.w_right = c->tap_step * w_along;
         if (l.taps > 0) {
-            l.from = tile_row(in, block, y / j->plan.h.phases * h->in_step + h->at) +
-                     (first / across->phases * c->in_step + c->at - in->columns.low) * VEC_LANES;
-            l.w = j->weights + ((vector * w->shape[2] + h->tap) * kw + c->tap) * VEC_LANES;
+            const int64_t across_at = fixed / across->phases * a->in_step + a->at;
+            const int64_t along_at = o / along->phases * c->in_step + c->at;
+            l.from = view_at(in, block, down ? along_at : across_at, down ? across_at : along_at);
+            l.w = w + a->tap * w_across + c->tap * w_along;
         }
         run_line(&l);
     }
@@ -624,33 +756,75 @@ static void store_pixels(const deep_job *j, const place *first, int64_t channels
     }
 }
 
-static void deep_unit(const deep_job *j, int64_t unit, float *room)
+/* Outputs of rows y .. next and columns x .. end. room: of results. */
+static void deep_outputs_of(const deep_job *j, int64_t n, int64_t y, int64_t next, int64_t x,
+                            int64_t end, deep_tile *tile, float *room)
 {
     const deep_plan *p = &j->plan;
     const conv *v = p->v;
-    const int64_t x = unit % p->sections * p->columns, end = least(x + p->columns, p->w.count);
-    const int64_t top = unit / p->sections % p->bands * p->band;
-    const int64_t group = unit / p->sections / p->bands;
-    const int64_t n = group / p->groups, channel = group % p->groups * p->blocks * VEC_LANES;
-    const int64_t channels = least(p->blocks * VEC_LANES, v->c.groups - channel), width = end - x;
-    float *out = room + p->in_floats, *values = out + p->out_floats;
-    deep_tile in = { room, channel, atto__divide_up(channels, VEC_LANES), nothing,
-                     deep_reach(&p->w, x, end) };
-    const int64_t bottom = least(top + p->band, p->h.count);
-    for (int64_t y = top; y < bottom; y += p->rows) {
-        const int64_t rows = least(p->rows, bottom - y), block = rows * width * VEC_LANES;
-        move_tile(v, j->in, n, deep_reach(&p->h, y, y + rows), &in);
-        for (int64_t b = 0; b < in.blocks; b++)
-            for (int64_t i = 0; i < rows; i++)
-                deep_row(j, &in, b, y + i, x, end, out + b * block + i * width * VEC_LANES);
-        for (int64_t b = 0; !v->channels_last && b < in.blocks; b++) {
-            const place at = { n, channel + b * VEC_LANES, y, x };
-            store_planes(j, &at, channels_of_block(v, &in, b), rows, width, out + b * block,
-                         values);
+    const reach rows = { y, next - 1 }, columns = { x, end - 1 };
+    const int64_t width = end - x;
+    const deep_view in =
+        view_of(v, j->in, n, deep_reach(&p->h, y, next), deep_reach(&p->w, x, end), tile);
+    deep_view out = { .data = room,
+                      .block = (next - y) * width * VEC_LANES,
+                      .row = width * VEC_LANES,
+                      .pixel = VEC_LANES,
+                      .rows = rows,
+                      .columns = columns };
+    if (j->plain && lies_in_vectors(v, j->p->out, tile))
+        out = view_in_place(j->p->out, n, tile->channel, rows, columns);
+    const bool down = width < 4 && next - y > width;
+    const int64_t vector = tile->channel / VEC_LANES;
+    for (int64_t b = 0; b < tile->blocks; b++) {
+        for (int64_t i = x; down && i < end; i++)
+            deep_line_of(j, &in, &out, vector, b, i, y, next, true);
+        for (int64_t i = y; !down && i < next; i++) {
+            ask_for_rows(j, &in, &out, b, tile->blocks, i, next - y);
+            deep_line_of(j, &in, &out, vector, b, i, x, end, false);
         }
-        for (int64_t i = 0; v->channels_last && i < rows; i++) {
-            const place at = { n, channel, y + i, x };
-            store_pixels(j, &at, channels, width, out + i * width * VEC_LANES, block, values);
+    }
+    if (out.in_place) return;
+    float *values = room + p->out_floats;
+    for (int64_t b = 0; !v->channels_last && b < tile->blocks; b++) {
+        const place at = { n, tile->channel + b * VEC_LANES, y, x };
+        store_planes(j, &at, channels_of_block(v, tile, b), next - y, width, view_at(&out, b, y, x),
+                     values);
+    }
+    const int64_t channels = least(tile->blocks * VEC_LANES, v->c.groups - tile->channel);
+    for (int64_t i = y; v->channels_last && i < next; i++) {
+        const place at = { n, tile->channel, i, x };
+        store_pixels(j, &at, channels, width, view_at(&out, 0, i, x), out.block, values);
+    }
+}
+
+static deep_tile tile_of(const deep_plan *p, int64_t group, float *data)
+{
+    const int64_t vectors = atto__divide_up(p->v->c.groups, VEC_LANES);
+    const int64_t vector = group * p->blocks;
+    return (deep_tile){ data, vector * VEC_LANES, least(p->blocks, vectors - vector), no_rows,
+                        no_rows };
+}
+
+static bool is_inside(deep_inside in, int64_t at)
+{
+    return at >= in.first && at < in.end;
+}
+
+static void deep_unit(const deep_job *j, int64_t unit, float *room)
+{
+    const deep_plan *p = &j->plan;
+    const int64_t left = unit % p->sections * p->columns;
+    const int64_t right = least(left + p->columns, p->w.count);
+    const int64_t top = unit / p->sections % p->bands * p->band;
+    const int64_t bottom = least(top + p->band, p->h.count);
+    const int64_t group = unit / p->sections / p->bands;
+    deep_tile tile = tile_of(p, group % p->groups, room);
+    for (int64_t y = top, next; y < bottom; y = next) {
+        next = deep_piece(p->inside_h, y, least(y + p->rows, bottom));
+        for (int64_t x = left, end; x < right; x = end) {
+            end = is_inside(p->inside_h, y) ? deep_piece(p->inside_w, x, right) : right;
+            deep_outputs_of(j, group / p->groups, y, next, x, end, &tile, room + p->in_floats);
         }
     }
 }
@@ -687,7 +861,7 @@ static atto_status multiply_deep(pass *p, const atto_tensor *in, bool to_big)
     const int64_t vectors = atto__divide_up(v->c.groups, VEC_LANES);
     const int64_t floats = vectors * VEC_LANES * v->c.h.kernel * v->c.w.kernel;
     p->w.step = 1;
-    ATTO_TRY(deep_plan_of(v, to_big, &j.plan));
+    ATTO_TRY(deep_plan_of(v, in, to_big, DEEP_STREAMED, &j.plan));
     ATTO_TRY(scratch_floats(v->dev, floats, &weights.to));
     j.weights = weights.to;
     atto__parallel_for(threads_for(v, floats), vectors, load_weights, &weights);
@@ -709,6 +883,7 @@ typedef struct deep_filter {
 typedef struct deep_product {
     const float *big, *small;
     int64_t big_down, tap_down, small_down; /* from one row to the next */
+    int64_t big_pixel, small_pixel;         /* from one pixel to the next */
     int64_t rows, n, taps, in_step, at_step;
     float *sums;
 } deep_product;
@@ -716,20 +891,25 @@ typedef struct deep_product {
 #define DEEP_PIXELS 4
 
 /* x .. x + count of a row. */
-ATTO_INLINE void add_taps(const float *big, const float *small, int64_t tap_down, int32_t count,
-                          int32_t high, int32_t wide, int32_t step, vec *sum)
+ATTO_INLINE void add_taps(const deep_product *p, const float *big, const float *small,
+                          int32_t count, int32_t high, int32_t wide, int32_t step, vec *sum)
 {
     vec dz[DEEP_PIXELS];
     VEC_UNROLL
-    for (int32_t q = 0; q < count; q++) dz[q] = vec_load(small + q * VEC_LANES);
+    for (int32_t q = 0; q < count; q++) dz[q] = vec_load(small + q * p->small_pixel);
     VEC_UNROLL
-    for (int32_t i = 0; i < high; i++) {
+    for (int32_t i = 0; i < high; i++, big += p->tap_down) {
+        const float *from = big;
+        vec in[16];
+        VEC_UNROLL
+        for (int32_t k = 0; k < wide - step; k++, from += p->big_pixel) in[k] = vec_load(from);
         VEC_UNROLL
         for (int32_t q = 0; q < count; q++) {
             VEC_UNROLL
-            for (int32_t k = 0; k < wide; k++)
-                sum[i * wide + k] +=
-                    dz[q] * vec_load(big + i * tap_down + (q * step + k) * VEC_LANES);
+            for (int32_t k = 0; k < step; k++, from += p->big_pixel)
+                in[q * step + wide - step + k] = vec_load(from);
+            VEC_UNROLL
+            for (int32_t k = 0; k < wide; k++) sum[i * wide + k] += dz[q] * in[q * step + k];
         }
     }
 }
@@ -744,10 +924,10 @@ ATTO_INLINE void deep_taps(const deep_product *p, int32_t high, int32_t wide, in
         const float *big = p->big + y * p->big_down, *small = p->small + y * p->small_down;
         int64_t x = 0;
         for (; x + DEEP_PIXELS <= p->n; x += DEEP_PIXELS)
-            add_taps(big + x * step * VEC_LANES, small + x * VEC_LANES, p->tap_down, DEEP_PIXELS,
+            add_taps(p, big + x * step * p->big_pixel, small + x * p->small_pixel, DEEP_PIXELS,
                      high, wide, step, sum);
         for (; x < p->n; x++)
-            add_taps(big + x * step * VEC_LANES, small + x * VEC_LANES, p->tap_down, 1, high, wide,
+            add_taps(p, big + x * step * p->big_pixel, small + x * p->small_pixel, 1, high, wide,
                      step, sum);
     }
     VEC_UNROLL
@@ -760,22 +940,22 @@ ATTO_INLINE void deep_taps(const deep_product *p, int32_t high, int32_t wide, in
 /* One row of any taps. */
 static void deep_taps_any(const deep_product *p)
 {
-    const int64_t step = p->in_step * VEC_LANES;
+    const int64_t step = p->in_step * p->big_pixel;
     for (int64_t k = 0; k < p->taps; k++) {
         float *to = p->sums + k * VEC_LANES;
         vec sum[DEEP_PIXELS] = { { 0 } };
         for (int64_t y = 0; y < p->rows; y++) {
-            const float *big = p->big + y * p->big_down + k * p->at_step * VEC_LANES;
+            const float *big = p->big + y * p->big_down + k * p->at_step * p->big_pixel;
             const float *small = p->small + y * p->small_down;
             int64_t x = 0;
             for (; x + DEEP_PIXELS <= p->n; x += DEEP_PIXELS) {
                 VEC_UNROLL
                 for (int32_t i = 0; i < DEEP_PIXELS; i++)
                     sum[i] +=
-                        vec_load(small + (x + i) * VEC_LANES) * vec_load(big + (x + i) * step);
+                        vec_load(small + (x + i) * p->small_pixel) * vec_load(big + (x + i) * step);
             }
             for (; x < p->n; x++)
-                sum[0] += vec_load(small + x * VEC_LANES) * vec_load(big + x * step);
+                sum[0] += vec_load(small + x * p->small_pixel) * vec_load(big + x * step);
         }
         vec_store(to, vec_load(to) + ((sum[0] + sum[1]) + (sum[2] + sum[3])));
     }
@@ -807,63 +987,70 @@ static int64_t run_product(const deep_product *p, int64_t rows)
     }
 }
 
-/* Adds what a tile of the small image makes to the sums of its blocks. */
-static void deep_filter_tile(const deep_filter *d, const deep_tile *big, const deep_tile *small,
-                             float *sums)
+/* Adds what rows y .. next and columns x .. end of the small image make to the sums of blocks. */
+static void deep_products_of(const deep_filter *d, int64_t n, int64_t y, int64_t next, int64_t x,
+                             int64_t end, deep_tile *big_tile, deep_tile *small_tile, float *sums)
 {
-    const atto__conv_walk *h = d->plan.h.walks, *w = d->plan.w.walks;
-    const int64_t pitch = tile_pitch(big);
-    for (int64_t b = 0; b < big->blocks; b++)
+    const deep_plan *p = &d->plan;
+    const atto__conv_walk *h = p->h.walks, *w = p->w.walks;
+    const reach rows = { y, next - 1 }, columns = { x, end - 1 };
+    const deep_view big =
+        view_of(p->v, d->big, n, deep_reach(&p->h, y, next), deep_reach(&p->w, x, end), big_tile);
+    small_tile->rows = no_rows;
+    const deep_view small = view_of(p->v, d->small, n, rows, columns, small_tile);
+    for (int64_t b = 0; b < big_tile->blocks; b++)
         for (int64_t i = 0; i < h->taps;) {
-            const deep_product p = {
-                .big = tile_row(big, b, big->rows.low + i * h->at_step),
-                .small = tile_row(small, b, small->rows.low),
-                .big_down = h->in_step * pitch,
-                .tap_down = h->at_step * pitch,
-                .small_down = tile_pitch(small),
-                .rows = reach_length(small->rows),
-                .n = reach_length(small->columns),
+            const deep_product product = {
+                .big = view_at(&big, b, big.rows.low + i * h->at_step, big.columns.low),
+                .small = view_at(&small, b, y, x),
+                .big_down = h->in_step * big.row,
+                .tap_down = h->at_step * big.row,
+                .small_down = small.row,
+                .big_pixel = big.pixel,
+                .small_pixel = small.pixel,
+                .rows = next - y,
+                .n = end - x,
                 .taps = w->taps,
                 .in_step = w->in_step,
                 .at_step = w->at_step,
                 .sums = sums + (b * h->taps + i) * w->taps * VEC_LANES,
             };
-            i += run_product(&p, h->taps - i);
+            i += run_product(&product, h->taps - i);
         }
+}
+
+/* A band of rows of image n. */
+static void deep_filter_band(const deep_filter *d, int64_t n, int64_t top, deep_tile *big,
+                             deep_tile *small, float *sums)
+{
+    const deep_plan *p = &d->plan;
+    const int64_t bottom = least(top + p->band, p->h.count);
+    for (int64_t left = 0; left < p->w.count; left += p->columns) {
+        const int64_t right = least(left + p->columns, p->w.count);
+        big->rows = no_rows;
+        for (int64_t y = top, next; y < bottom; y = next) {
+            next = deep_piece(p->inside_h, y, least(y + p->rows, bottom));
+            for (int64_t x = left, end; x < right; x = end) {
+                end = is_inside(p->inside_h, y) ? deep_piece(p->inside_w, x, right) : right;
+                deep_products_of(d, n, y, next, x, end, big, small, sums);
+            }
+        }
+    }
 }
 
 /* A part of some blocks. */
 static void deep_filter_unit(const deep_filter *d, int64_t unit, float *room)
 {
     const deep_plan *p = &d->plan;
-    const conv *v = p->v;
-    const int64_t vectors = atto__divide_up(v->c.groups, VEC_LANES);
-    const int64_t taps = p->h.walks->taps * p->w.walks->taps;
-    const int64_t part = unit / p->groups, vector = unit % p->groups * p->blocks;
-    const int64_t blocks = least(p->blocks, vectors - vector);
-    deep_tile big = { .data = room, .channel = vector * VEC_LANES, .blocks = blocks };
-    deep_tile small = big;
+    const int64_t vectors = atto__divide_up(p->v->c.groups, VEC_LANES);
+    const int64_t taps = p->h.walks->taps * p->w.walks->taps, part = unit / p->groups;
+    deep_tile big = tile_of(p, unit % p->groups, room), small = big;
     small.data = room + p->in_floats;
-    float *sums = d->partial + (part * vectors + vector) * taps * VEC_LANES;
-    memset(sums, 0, (size_t)(blocks * taps * VEC_LANES) * sizeof *sums);
-    const int64_t last = least((part + 1) * d->span, v->c.batch * p->bands);
-    for (int64_t band = part * d->span; band < last; band++) {
-        const int64_t n = band / p->bands, top = band % p->bands * p->band;
-        const int64_t bottom = least(top + p->band, p->h.count);
-        for (int64_t x = 0; x < p->w.count; x += p->columns) {
-            const int64_t end = least(x + p->columns, p->w.count);
-            big.columns = deep_reach(&p->w, x, end);
-            small.columns = (reach){ x, end - 1 };
-            big.rows = nothing;
-            for (int64_t y = top; y < bottom; y += p->rows) {
-                const int64_t next = least(y + p->rows, bottom);
-                small.rows = nothing;
-                move_tile(v, d->big, n, deep_reach(&p->h, y, next), &big);
-                move_tile(v, d->small, n, (reach){ y, next - 1 }, &small);
-                deep_filter_tile(d, &big, &small, sums);
-            }
-        }
-    }
+    float *sums = d->partial + (part * vectors + big.channel / VEC_LANES) * taps * VEC_LANES;
+    memset(sums, 0, (size_t)(big.blocks * taps * VEC_LANES) * sizeof *sums);
+    const int64_t last = least((part + 1) * d->span, p->v->c.batch * p->bands);
+    for (int64_t band = part * d->span; band < last; band++)
+        deep_filter_band(d, band / p->bands, band % p->bands * p->band, &big, &small, sums);
 }
 
 static int64_t deep_filter_units(const void *job, int64_t stage)
@@ -927,7 +1114,7 @@ static atto_status multiply_deep_filter(const conv *v, const atto_tensor *big,
     const int64_t vectors = atto__divide_up(v->c.groups, VEC_LANES);
     const int64_t floats = vectors * v->c.h.kernel * v->c.w.kernel * VEC_LANES;
     const int64_t work = atto_tensor_numel(small);
-    ATTO_TRY(deep_plan_of(v, false, &d.plan));
+    ATTO_TRY(deep_plan_of(v, big, false, DEEP_BLOCKS, &d.plan));
     const int64_t bands = v->c.batch * d.plan.bands, wanted = DEEP_UNITS / d.plan.groups + 1;
     d.span = atto__divide_up(bands > 0 ? bands : 1, wanted);
     d.parts = atto__divide_up(bands, d.span);
