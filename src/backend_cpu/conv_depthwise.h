@@ -107,7 +107,7 @@ static int64_t deep_extent(const deep_axis *a, int64_t n)
 #define DEEP_STREAMED (256 / VEC_LANES) /* the same where images are read and written in place */
 #define DEEP_FEW_TAPS 16  /* of more, copying images costs less than what is lost at their edges */
 #define DEEP_UNITS    64  /* enough for threads */
-#define DEEP_BAND     8   /* rows of one, at least */
+#define DEEP_BAND     16  /* rows of one, at least */
 #define DEEP_RUN      256 /* results of a channel that are finished at a time */
 
 typedef struct deep_plan {
