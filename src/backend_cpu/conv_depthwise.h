@@ -101,23 +101,25 @@ static int64_t deep_extent(const deep_axis *a, int64_t n)
 
 /* ---- how the work is cut ---- */
 
-#define DEEP_FLOATS   65536             /* of both tiles, if rows are short enough */
-#define DEEP_COLUMNS  128               /* outputs of a tile's row, at most */
-#define DEEP_BLOCKS   (64 / VEC_LANES)  /* of channels_last: neighbours in memory */
-#define DEEP_STREAMED (256 / VEC_LANES) /* the same where images are read and written in place */
-#define DEEP_FEW_TAPS 16  /* of more, copying images costs less than what is lost at their edges */
-#define DEEP_UNITS    64  /* enough for threads */
-#define DEEP_BAND     16  /* rows of one, at least */
-#define DEEP_RUN      256 /* results of a channel that are finished at a time */
+#define DEEP_FLOATS     65536             /* of both tiles, if rows are short enough */
+#define DEEP_COLUMNS    128               /* outputs of a tile's row, at most */
+#define DEEP_BLOCKS     (64 / VEC_LANES)  /* of channels_last: neighbours in memory */
+#define DEEP_STREAMED   (256 / VEC_LANES) /* the same where images are read and written in place */
+#define DEEP_FEW_TAPS   16 /* of more, copying images costs less than what is lost at their edges, */
+#define DEEP_FEW_INSIDE 8  /* and so it does where less outputs of a row are not at the edge */
+#define DEEP_UNITS      64  /* enough for threads */
+#define DEEP_BAND       16  /* rows of one, at least */
+#define DEEP_RUN        256 /* results of a channel that are finished at a time */
 
 typedef struct deep_plan {
     const conv *v;
     deep_axis h, w;
-    deep_inside inside_h, inside_w; /* what needs no tile */
-    int64_t blocks, groups;         /* of a unit; units for all channels */
-    int64_t columns, sections;      /* outputs of a tile's row; tiles of a row */
-    int64_t band, bands;            /* rows of a unit; units of a plane */
-    int64_t rows;                   /* of a tile */
+    bool in_place; /* images are not copied, or at their edges only */
+    deep_inside inside_h, inside_w;
+    int64_t blocks, groups;    /* of a unit; units for all channels */
+    int64_t columns, sections; /* outputs of a tile's row; tiles of a row */
+    int64_t band, bands;       /* rows of a unit; units of a plane */
+    int64_t rows;              /* of a tile */
     int64_t in_floats, out_floats, room_floats;
     float *room; /* of each worker: in, out, a run of each lane */
 } deep_plan;
@@ -135,12 +137,15 @@ static atto_status deep_plan_of(const conv *v, const atto_tensor *in, bool to_bi
     p->v = v;
     ATTO_TRY(deep_axis_of(v, &v->c.h, to_big, &p->h));
     ATTO_TRY(deep_axis_of(v, &v->c.w, to_big, &p->w));
-    if (v->channels_last && in->dtype == ATTO_F32 &&
-        v->c.h.kernel * v->c.w.kernel <= DEEP_FEW_TAPS) {
+    const deep_inside inside_w = deep_inside_of(&p->w, in->shape[3]);
+    p->in_place = v->channels_last && in->dtype == ATTO_F32 &&
+                  v->c.h.kernel * v->c.w.kernel <= DEEP_FEW_TAPS &&
+                  inside_w.end - inside_w.first >= DEEP_FEW_INSIDE;
+    if (p->in_place) {
         p->inside_h = deep_inside_of(&p->h, in->shape[2]);
-        p->inside_w = deep_inside_of(&p->w, in->shape[3]);
+        p->inside_w = inside_w;
     }
-    const int64_t most = p->inside_w.end > p->inside_w.first ? most_in_place : DEEP_BLOCKS;
+    const int64_t most = p->in_place ? most_in_place : DEEP_BLOCKS;
     p->groups = v->channels_last ? atto__divide_up(vectors, most) : vectors;
     p->blocks = atto__divide_up(vectors, p->groups);
     p->groups = atto__divide_up(vectors, p->blocks);
@@ -451,12 +456,9 @@ static deep_view view_in_place(const atto_tensor *t, int64_t n, int64_t channel,
                         .in_place = true };
 }
 
-static deep_view view_of(const conv *v, const atto_tensor *t, int64_t n, reach rows, reach columns,
-                         deep_tile *tile)
+static deep_view view_in_tile(const conv *v, const atto_tensor *t, int64_t n, reach rows,
+                              reach columns, deep_tile *tile)
 {
-    if (lies_in_vectors(v, t, tile) && reach_length(rows) > 0 && reach_length(columns) > 0 &&
-        stays_inside(rows, t->shape[2]) && stays_inside(columns, t->shape[3]))
-        return view_in_place(t, n, tile->channel, rows, columns);
     if (tile->columns.low != columns.low || tile->columns.high != columns.high)
         tile->rows = no_rows;
     tile->columns = columns;
@@ -468,6 +470,23 @@ static deep_view view_of(const conv *v, const atto_tensor *t, int64_t n, reach r
                         .pixel = VEC_LANES,
                         .rows = rows,
                         .columns = columns };
+}
+
+/* In place if nothing of it is outside. */
+static deep_view view_of(const conv *v, const atto_tensor *t, int64_t n, reach rows, reach columns,
+                         deep_tile *tile)
+{
+    if (lies_in_vectors(v, t, tile) && reach_length(rows) > 0 && reach_length(columns) > 0 &&
+        stays_inside(rows, t->shape[2]) && stays_inside(columns, t->shape[3]))
+        return view_in_place(t, n, tile->channel, rows, columns);
+    return view_in_tile(v, t, n, rows, columns, tile);
+}
+
+/* What of it is inside an image of this size; one element if nothing is. */
+static reach clip_reach(reach r, int64_t size)
+{
+    const int64_t low = least(r.low > 0 ? r.low : 0, size - 1), high = least(r.high, size - 1);
+    return (reach){ low, high > low ? high : low };
 }
 
 /* ---- weights ---- */
@@ -666,35 +685,48 @@ static void ask_for_rows(const deep_job *j, const deep_view *in, const deep_view
         ask_for_part(out, y + ahead, block, blocks);
 }
 
-/* Outputs first .. end along a row, or down a column, of one block; fixed: which. */
+/* Taps of one output that are inside an image of this size. */
+static deep_inside clip_taps(const atto__conv_walk *w, int64_t number, int64_t size)
+{
+    const int64_t at = number * w->in_step + w->at;
+    const int64_t first = at < 0 ? atto__divide_up(-at, w->at_step) : 0;
+    const int64_t end = at < size ? least(w->taps, (size - 1 - at) / w->at_step + 1) : 0;
+    return (deep_inside){ first, end > first ? end : first };
+}
+
+/* Outputs first .. end along a row, or down a column, of one block; fixed: which. Of more than one
+ * all taps are there: in the image, or as zeros. */
 static void deep_line_of(const deep_job *j, const deep_view *in, const deep_view *out,
-                         int64_t vector, int64_t block, int64_t fixed, int64_t first, int64_t end,
+                         const float *w, int64_t block, int64_t fixed, int64_t first, int64_t end,
                          bool down)
 {
     const deep_axis *along = down ? &j->plan.h : &j->plan.w;
     const deep_axis *across = down ? &j->plan.w : &j->plan.h;
     const atto__conv_walk *a = &across->walks[fixed % across->phases];
-    const int64_t kw = j->plan.v->a->w->shape[3], taps = kw * j->plan.v->a->w->shape[2];
+    const int64_t kw = j->plan.v->a->w->shape[3], a_number = fixed / across->phases;
     const int64_t w_along = (down ? kw : 1) * VEC_LANES, w_across = (down ? 1 : kw) * VEC_LANES;
-    const float *w = j->weights + (vector + block) * taps * VEC_LANES;
+    const deep_inside rows = clip_taps(a, a_number, j->in->shape[down ? 3 : 2]);
     deep_line l = { .down = a->at_step * (down ? in->pixel : in->row),
                     .pixel = down ? in->row : in->pixel,
                     .w_down = a->tap_step * w_across,
                     .to_step = along->phases * (down ? out->row : out->pixel) };
     for (int64_t o = first; o < least(end, first + along->phases); o++) {
         const atto__conv_walk *c = &along->walks[o % along->phases];
-        l.rows = c->taps > 0 ? a->taps : 0;
-        l.taps = a->taps > 0 ? c->taps : 0;
+        deep_inside taps = { 0, c->taps };
+        if (end - first == 1) taps = clip_taps(c, o / along->phases, j->in->shape[down ? 2 : 3]);
+        l.taps = taps.end - taps.first;
+        l.rows = l.taps > 0 ? rows.end - rows.first : 0;
         l.in_step = c->in_step;
         l.at_step = c->at_step;
         l.n = atto__divide_up(end - o, along->phases);
         l.to = view_at(out, block, down ? o : fixed, down ? fixed : o);
         l.w_right = c->tap_step * w_along;
-        if (l.taps > 0) {
-            const int64_t across_at = fixed / across->phases * a->in_step + a->at;
-            const int64_t along_at = o / along->phases * c->in_step + c->at;
-            l.from = view_at(in, block, down ? along_at : across_at, down ? across_at : along_at);
-            l.w = w + a->tap * w_across + c->tap * w_along;
+        if (l.rows > 0) {
+            const int64_t y = a_number * a->in_step + a->at + rows.first * a->at_step;
+            const int64_t x = o / along->phases * c->in_step + c->at + taps.first * c->at_step;
+            l.from = view_at(in, block, down ? x : y, down ? y : x);
+            l.w = w + (a->tap + rows.first * a->tap_step) * w_across +
+                  (c->tap + taps.first * c->tap_step) * w_along;
         }
         run_line(&l);
     }
@@ -756,6 +788,43 @@ static void store_pixels(const deep_job *j, const place *first, int64_t channels
     }
 }
 
+static bool is_inside(deep_inside in, int64_t at)
+{
+    return at >= in.first && at < in.end;
+}
+
+/* Outputs y .. end of column x, which is at the edge of an image that is not copied. */
+static void deep_edge(const deep_job *j, const deep_view *in, const deep_view *out, const float *w,
+                      int64_t block, int64_t x, int64_t y, int64_t end)
+{
+    const deep_inside inside = j->plan.inside_h;
+    for (int64_t next; y < end; y = next) {
+        next = is_inside(inside, y) ? least(end, inside.end) : y + 1;
+        deep_line_of(j, in, out, w, block, x, y, next, true);
+    }
+}
+
+/* Outputs of rows y .. next and columns x .. end, of one block. */
+static void deep_block(const deep_job *j, const deep_view *in, const deep_view *out,
+                       const deep_tile *tile, int64_t block, int64_t y, int64_t next, int64_t x,
+                       int64_t end)
+{
+    const deep_plan *p = &j->plan;
+    const int64_t taps = p->v->c.h.kernel * p->v->c.w.kernel;
+    const float *w = j->weights + (tile->channel + block * VEC_LANES) * taps;
+    int64_t left = x, right = end; /* between edges */
+    if (in->in_place) {
+        left = least(end, p->inside_w.first > x ? p->inside_w.first : x);
+        right = least(end, p->inside_w.end > left ? p->inside_w.end : left);
+    }
+    for (int64_t i = x; i < left; i++) deep_edge(j, in, out, w, block, i, y, next);
+    for (int64_t i = y; i < next; i++) {
+        ask_for_rows(j, in, out, block, tile->blocks, i, next - y);
+        if (left < right) deep_line_of(j, in, out, w, block, i, left, right, false);
+    }
+    for (int64_t i = right; i < end; i++) deep_edge(j, in, out, w, block, i, y, next);
+}
+
 /* Outputs of rows y .. next and columns x .. end. room: of results. */
 static void deep_outputs_of(const deep_job *j, int64_t n, int64_t y, int64_t next, int64_t x,
                             int64_t end, deep_tile *tile, float *room)
@@ -764,26 +833,22 @@ static void deep_outputs_of(const deep_job *j, int64_t n, int64_t y, int64_t nex
     const conv *v = p->v;
     const reach rows = { y, next - 1 }, columns = { x, end - 1 };
     const int64_t width = end - x;
-    const deep_view in =
-        view_of(v, j->in, n, deep_reach(&p->h, y, next), deep_reach(&p->w, x, end), tile);
-    deep_view out = { .data = room,
-                      .block = (next - y) * width * VEC_LANES,
-                      .row = width * VEC_LANES,
-                      .pixel = VEC_LANES,
-                      .rows = rows,
-                      .columns = columns };
+    const reach down = deep_reach(&p->h, y, next), across = deep_reach(&p->w, x, end);
+    deep_view in, out = { .data = room,
+                          .block = (next - y) * width * VEC_LANES,
+                          .row = width * VEC_LANES,
+                          .pixel = VEC_LANES,
+                          .rows = rows,
+                          .columns = columns };
+    if (p->in_place && lies_in_vectors(v, j->in, tile)) {
+        in = view_in_place(j->in, n, tile->channel, clip_reach(down, j->in->shape[2]),
+                           clip_reach(across, j->in->shape[3]));
+    } else {
+        in = view_in_tile(v, j->in, n, down, across, tile);
+    }
     if (j->plain && lies_in_vectors(v, j->p->out, tile))
         out = view_in_place(j->p->out, n, tile->channel, rows, columns);
-    const bool down = width < 4 && next - y > width;
-    const int64_t vector = tile->channel / VEC_LANES;
-    for (int64_t b = 0; b < tile->blocks; b++) {
-        for (int64_t i = x; down && i < end; i++)
-            deep_line_of(j, &in, &out, vector, b, i, y, next, true);
-        for (int64_t i = y; !down && i < next; i++) {
-            ask_for_rows(j, &in, &out, b, tile->blocks, i, next - y);
-            deep_line_of(j, &in, &out, vector, b, i, x, end, false);
-        }
-    }
+    for (int64_t b = 0; b < tile->blocks; b++) deep_block(j, &in, &out, tile, b, y, next, x, end);
     if (out.in_place) return;
     float *values = room + p->out_floats;
     for (int64_t b = 0; !v->channels_last && b < tile->blocks; b++) {
@@ -806,11 +871,6 @@ static deep_tile tile_of(const deep_plan *p, int64_t group, float *data)
                         no_rows };
 }
 
-static bool is_inside(deep_inside in, int64_t at)
-{
-    return at >= in.first && at < in.end;
-}
-
 static void deep_unit(const deep_job *j, int64_t unit, float *room)
 {
     const deep_plan *p = &j->plan;
@@ -820,13 +880,9 @@ static void deep_unit(const deep_job *j, int64_t unit, float *room)
     const int64_t bottom = least(top + p->band, p->h.count);
     const int64_t group = unit / p->sections / p->bands;
     deep_tile tile = tile_of(p, group % p->groups, room);
-    for (int64_t y = top, next; y < bottom; y = next) {
-        next = deep_piece(p->inside_h, y, least(y + p->rows, bottom));
-        for (int64_t x = left, end; x < right; x = end) {
-            end = is_inside(p->inside_h, y) ? deep_piece(p->inside_w, x, right) : right;
-            deep_outputs_of(j, group / p->groups, y, next, x, end, &tile, room + p->in_floats);
-        }
-    }
+    for (int64_t y = top; y < bottom; y += p->rows)
+        deep_outputs_of(j, group / p->groups, y, least(y + p->rows, bottom), left, right, &tile,
+                        room + p->in_floats);
 }
 
 static int64_t deep_units(const void *job, int64_t stage)
