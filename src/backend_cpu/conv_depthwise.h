@@ -48,15 +48,29 @@ static atto_status deep_axis_of(const conv *v, const atto__conv_axis *a, bool to
 
 static const reach no_rows = { 0, -1 };
 
-/* What outputs first .. end read. */
+/* Divisions take as long as a few outputs, and most walks are the only one. */
+static const atto__conv_walk *deep_walk(const deep_axis *a, int64_t output)
+{
+    return a->phases == 1 ? a->walks : &a->walks[output % a->phases];
+}
+
+static int64_t deep_number(const deep_axis *a, int64_t output)
+{
+    return a->phases == 1 ? output : output / a->phases;
+}
+
+/* What outputs first .. end read: of each walk the first one the lowest, the last one the highest. */
 static reach deep_reach(const deep_axis *a, int64_t first, int64_t end)
 {
     reach r = nothing;
-    for (int64_t o = first; o < end; o++) {
-        const atto__conv_walk *w = &a->walks[o % a->phases];
-        const int64_t low = o / a->phases * w->in_step + w->at;
-        const int64_t high = low + (w->taps - 1) * w->at_step;
-        if (w->taps > 0) r = (reach){ least(r.low, low), high > r.high ? high : r.high };
+    for (int64_t o = first; o < least(end, first + a->phases); o++) {
+        const atto__conv_walk *w = deep_walk(a, o);
+        if (w->taps > 0) r.low = least(r.low, deep_number(a, o) * w->in_step + w->at);
+    }
+    for (int64_t o = end - 1; o >= first && o >= end - a->phases; o--) {
+        const atto__conv_walk *w = deep_walk(a, o);
+        const int64_t high = deep_number(a, o) * w->in_step + w->at + (w->taps - 1) * w->at_step;
+        if (w->taps > 0 && high > r.high) r.high = high;
     }
     return r.low > r.high ? no_rows : r;
 }
@@ -676,11 +690,11 @@ static void ask_for_rows(const deep_job *j, const deep_view *in, const deep_view
                          int64_t block, int64_t blocks, int64_t y, int64_t ahead)
 {
     const deep_axis *down = &j->plan.h;
-    const atto__conv_walk *h = &down->walks[y % down->phases];
+    const atto__conv_walk *h = deep_walk(down, y);
     const int64_t first =
-        (y + ahead) / down->phases * h->in_step + h->at + (h->taps - 1) * h->at_step;
+        deep_number(down, y + ahead) * h->in_step + h->at + (h->taps - 1) * h->at_step;
     for (int64_t i = first; i < least(first + h->in_step, j->in->shape[2]); i++)
-        if (in->in_place && y % down->phases == 0) ask_for_part(in, i, block, blocks);
+        if (in->in_place && h == down->walks) ask_for_part(in, i, block, blocks);
     if (out->in_place && y + ahead < j->p->out->shape[2])
         ask_for_part(out, y + ahead, block, blocks);
 }
@@ -690,7 +704,9 @@ static deep_inside clip_taps(const atto__conv_walk *w, int64_t number, int64_t s
 {
     const int64_t at = number * w->in_step + w->at;
     const int64_t first = at < 0 ? atto__divide_up(-at, w->at_step) : 0;
-    const int64_t end = at < size ? least(w->taps, (size - 1 - at) / w->at_step + 1) : 0;
+    int64_t end = w->taps;
+    if (at + (w->taps - 1) * w->at_step >= size)
+        end = at < size ? (size - 1 - at) / w->at_step + 1 : 0;
     return (deep_inside){ first, end > first ? end : first };
 }
 
@@ -702,8 +718,8 @@ static void deep_line_of(const deep_job *j, const deep_view *in, const deep_view
 {
     const deep_axis *along = down ? &j->plan.h : &j->plan.w;
     const deep_axis *across = down ? &j->plan.w : &j->plan.h;
-    const atto__conv_walk *a = &across->walks[fixed % across->phases];
-    const int64_t kw = j->plan.v->a->w->shape[3], a_number = fixed / across->phases;
+    const atto__conv_walk *a = deep_walk(across, fixed);
+    const int64_t kw = j->plan.v->a->w->shape[3], a_number = deep_number(across, fixed);
     const int64_t w_along = (down ? kw : 1) * VEC_LANES, w_across = (down ? 1 : kw) * VEC_LANES;
     const deep_inside rows = clip_taps(a, a_number, j->in->shape[down ? 3 : 2]);
     deep_line l = { .down = a->at_step * (down ? in->pixel : in->row),
@@ -711,19 +727,20 @@ static void deep_line_of(const deep_job *j, const deep_view *in, const deep_view
                     .w_down = a->tap_step * w_across,
                     .to_step = along->phases * (down ? out->row : out->pixel) };
     for (int64_t o = first; o < least(end, first + along->phases); o++) {
-        const atto__conv_walk *c = &along->walks[o % along->phases];
+        const atto__conv_walk *c = deep_walk(along, o);
         deep_inside taps = { 0, c->taps };
-        if (end - first == 1) taps = clip_taps(c, o / along->phases, j->in->shape[down ? 2 : 3]);
+        if (end - first == 1)
+            taps = clip_taps(c, deep_number(along, o), j->in->shape[down ? 2 : 3]);
         l.taps = taps.end - taps.first;
         l.rows = l.taps > 0 ? rows.end - rows.first : 0;
         l.in_step = c->in_step;
         l.at_step = c->at_step;
-        l.n = atto__divide_up(end - o, along->phases);
+        l.n = deep_number(along, end - 1 - o) + 1;
         l.to = view_at(out, block, down ? o : fixed, down ? fixed : o);
         l.w_right = c->tap_step * w_along;
         if (l.rows > 0) {
             const int64_t y = a_number * a->in_step + a->at + rows.first * a->at_step;
-            const int64_t x = o / along->phases * c->in_step + c->at + taps.first * c->at_step;
+            const int64_t x = deep_number(along, o) * c->in_step + c->at + taps.first * c->at_step;
             l.from = view_at(in, block, down ? x : y, down ? y : x);
             l.w = w + (a->tap + rows.first * a->tap_step) * w_across +
                   (c->tap + taps.first * c->tap_step) * w_along;
