@@ -999,9 +999,20 @@ ATTO_INLINE void deep_taps(const deep_product *p, int32_t high, int32_t wide, in
         for (; x + DEEP_PIXELS <= p->n; x += DEEP_PIXELS)
             add_taps(p, big + x * step * p->big_pixel, small + x * p->small_pixel, DEEP_PIXELS,
                      high, wide, step, sum);
-        for (; x < p->n; x++)
-            add_taps(p, big + x * step * p->big_pixel, small + x * p->small_pixel, 1, high, wide,
-                     step, sum);
+        big += x * step * p->big_pixel;
+        small += x * p->small_pixel;
+        switch (p->n - x) {
+        case 3:
+            add_taps(p, big, small, 3, high, wide, step, sum);
+            break;
+        case 2:
+            add_taps(p, big, small, 2, high, wide, step, sum);
+            break;
+        case 1:
+            add_taps(p, big, small, 1, high, wide, step, sum);
+            break;
+        default:;
+        }
     }
     VEC_UNROLL
     for (int32_t i = 0; i < high * wide; i++) {
