@@ -404,29 +404,27 @@ static int64_t keep_rows(deep_tile *t, reach rows)
     return rows.low + keep;
 }
 
-static void clear_pixels(float *from, int64_t n)
+static void clear_floats(float *from, const float *end)
 {
-    if (n > 0) memset(from, 0, (size_t)(n * VEC_LANES) * sizeof *from);
+    if (from < end) memset(from, 0, (size_t)(end - from) * sizeof *from);
 }
 
 /* Makes the tile hold these rows of image n. */
 static void move_tile(const conv *v, const atto_tensor *t, int64_t n, reach rows, deep_tile *to)
 {
-    const int64_t first = keep_rows(to, rows), width = reach_length(to->columns);
+    const int64_t first = keep_rows(to, rows);
+    const int64_t y = first > 0 ? first : 0, end = least(rows.high + 1, t->shape[2]);
     const int64_t x = to->columns.low > 0 ? to->columns.low : 0;
     const int64_t inside = least(to->columns.high + 1, t->shape[3]) - x;
-    const int64_t before = x - to->columns.low;
-    for (int64_t b = 0; b < to->blocks; b++)
-        for (int64_t y = first; y <= rows.high; y++) {
-            float *row = tile_row(to, b, y);
-            if (y < 0 || y >= t->shape[2] || inside <= 0) {
-                clear_pixels(row, width);
-            } else {
-                clear_pixels(row, before);
-                clear_pixels(row + (before + inside) * VEC_LANES, width - before - inside);
-            }
+    for (int64_t b = 0; b < to->blocks; b++) {
+        float *zeros = tile_row(to, b, first); /* up to the next pixel inside */
+        for (int64_t i = y; i < end && inside > 0; i++) {
+            float *row = tile_row(to, b, i) + (x - to->columns.low) * VEC_LANES;
+            clear_floats(zeros, row);
+            zeros = row + inside * VEC_LANES;
         }
-    const int64_t y = first > 0 ? first : 0, end = least(rows.high + 1, t->shape[2]);
+        clear_floats(zeros, tile_row(to, b, rows.high + 1));
+    }
     if (inside <= 0 || y >= end) return;
     if (v->channels_last) {
         load_pixels(v, t, n, y, end, x, inside, to);
@@ -850,7 +848,8 @@ static void deep_outputs_of(const deep_job *j, int64_t n, int64_t y, int64_t nex
     const conv *v = p->v;
     const reach rows = { y, next - 1 }, columns = { x, end - 1 };
     const int64_t width = end - x;
-    const reach down = deep_reach(&p->h, y, next), across = deep_reach(&p->w, x, end);
+    const reach down = clip_reach(deep_reach(&p->h, y, next), j->in->shape[2]);
+    const reach across = deep_reach(&p->w, x, end);
     deep_view in, out = { .data = room,
                           .block = (next - y) * width * VEC_LANES,
                           .row = width * VEC_LANES,
@@ -858,8 +857,7 @@ static void deep_outputs_of(const deep_job *j, int64_t n, int64_t y, int64_t nex
                           .rows = rows,
                           .columns = columns };
     if (p->in_place && lies_in_vectors(v, j->in, tile)) {
-        in = view_in_place(j->in, n, tile->channel, clip_reach(down, j->in->shape[2]),
-                           clip_reach(across, j->in->shape[3]));
+        in = view_in_place(j->in, n, tile->channel, down, clip_reach(across, j->in->shape[3]));
     } else {
         in = view_in_tile(v, j->in, n, down, across, tile);
     }
