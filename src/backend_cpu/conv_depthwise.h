@@ -5,6 +5,7 @@
  *
  *   tiles of the images     [blocks][rows][columns][VEC_LANES] floats with zeros around the image;
  *                           planes are turned on their way in and out, channels_last is copied
+ *                           where a tile pays, and written in place
  *   weights                 [blocks][taps][VEC_LANES]
  *   small, big   out[x]   = sum over taps of w[tap] in[place(tap) + x in_step]
  *   dw           dw[tap]  = sums over outputs of tiles, added up in order: of a part of the images,
@@ -16,6 +17,7 @@
 #define ATTO_CPU_CONV_DEPTHWISE_H
 
 #include "backend_cpu/conv_pass.h"
+#include "backend_cpu/stream.h"
 
 static bool is_depthwise(const conv *v)
 {
@@ -118,9 +120,9 @@ static int64_t deep_extent(const deep_axis *a, int64_t n)
 #define DEEP_FLOATS     65536             /* of both tiles, if rows are short enough */
 #define DEEP_COLUMNS    128               /* outputs of a tile's row, at most */
 #define DEEP_BLOCKS     (64 / VEC_LANES)  /* of channels_last: neighbours in memory */
-#define DEEP_STREAMED   (256 / VEC_LANES) /* the same where images are read and written in place */
-#define DEEP_FEW_TAPS   16 /* of more, copying images costs less than what is lost at their edges, */
-#define DEEP_FEW_INSIDE 8  /* and so it does where less outputs of a row are not at the edge */
+#define DEEP_STREAMED   (256 / VEC_LANES) /* the same where images are read in place */
+#define DEEP_FEW_USES   4   /* of an input: more of them pay for its copy, which lies closer */
+#define DEEP_FEW_INSIDE 8   /* outputs of a row between the edges: with less, copies cost less */
 #define DEEP_UNITS      64  /* enough for threads */
 #define DEEP_BAND       16  /* rows of one, at least */
 #define DEEP_RUN        256 /* results of a channel that are finished at a time */
@@ -128,7 +130,7 @@ static int64_t deep_extent(const deep_axis *a, int64_t n)
 typedef struct deep_plan {
     const conv *v;
     deep_axis h, w;
-    bool in_place; /* images are not copied, or at their edges only */
+    bool in_place; /* what is read is not copied, or at edges only; channels_last */
     deep_inside inside_h, inside_w;
     int64_t blocks, groups;    /* of a unit; units for all channels */
     int64_t columns, sections; /* outputs of a tile's row; tiles of a row */
@@ -143,7 +145,7 @@ static int64_t whole_phases(int64_t n, const deep_axis *a)
     return n > a->phases ? round_up(n, a->phases) : n;
 }
 
-/* most_in_place: blocks of a unit where images are not copied. */
+/* most_in_place: blocks of a unit where what is read is not copied. */
 static atto_status deep_plan_of(const conv *v, const atto_tensor *in, bool to_big,
                                 int64_t most_in_place, deep_plan *p)
 {
@@ -152,8 +154,9 @@ static atto_status deep_plan_of(const conv *v, const atto_tensor *in, bool to_bi
     ATTO_TRY(deep_axis_of(v, &v->c.h, to_big, &p->h));
     ATTO_TRY(deep_axis_of(v, &v->c.w, to_big, &p->w));
     const deep_inside inside_w = deep_inside_of(&p->w, in->shape[3]);
+    const int64_t inputs = p->h.walks->in_step * p->w.walks->in_step; /* of an output */
     p->in_place = v->channels_last && in->dtype == ATTO_F32 &&
-                  v->c.h.kernel * v->c.w.kernel <= DEEP_FEW_TAPS &&
+                  v->c.h.kernel * v->c.w.kernel <= DEEP_FEW_USES * inputs &&
                   inside_w.end - inside_w.first >= DEEP_FEW_INSIDE;
     if (p->in_place) {
         p->inside_h = deep_inside_of(&p->h, in->shape[2]);
@@ -270,10 +273,16 @@ static void turn_in(const deep_planes *s, int32_t n, int32_t width, float *to, i
     }
 }
 
+static bool is_aligned(const float *at)
+{
+    return (uintptr_t)at % (4 * VEC_LANES) == 0;
+}
+
 /* n pixels as runs of so many channels, step floats apart. */
 static void turn_out(const float *from, int32_t n, int32_t channels, float *to, int64_t step,
-                     int64_t ahead)
+                     int64_t ahead, bool past_cache)
 {
+    past_cache = past_cache && step % VEC_LANES == 0 && n % VEC_LANES == 0 && is_aligned(to);
     for (int32_t x = 0; x < n; x += VEC_LANES) {
         const int32_t at = n >= VEC_LANES && n - x < VEC_LANES ? n - VEC_LANES : x;
         const int32_t count = (int32_t)least(VEC_LANES, n - at);
@@ -282,7 +291,11 @@ static void turn_out(const float *from, int32_t n, int32_t channels, float *to, 
         for (int32_t i = 0; i < VEC_LANES; i++)
             rows[i] = i < count ? (vec_u32)vec_load(from + (at + i) * VEC_LANES) : (vec_u32){ 0 };
         vec_transpose(rows);
-        if (count == VEC_LANES) {
+        if (past_cache) {
+            VEC_UNROLL
+            for (int32_t k = 0; k < VEC_LANES; k++)
+                if (k < channels) vec_stream(to + k * step + at, (vec)rows[k]);
+        } else if (count == VEC_LANES) {
             VEC_UNROLL
             for (int32_t k = 0; k < VEC_LANES; k++) {
                 if (k >= channels) continue;
@@ -440,7 +453,7 @@ typedef struct deep_view {
     float *data;
     int64_t block, row, pixel; /* steps */
     reach rows, columns;
-    bool in_place;
+    bool in_place, past_cache;
 } deep_view;
 
 static float *view_at(const deep_view *v, int64_t block, int64_t y, int64_t x)
@@ -544,7 +557,16 @@ typedef struct deep_line {
     int64_t rows, taps, in_step, at_step; /* taps of a row */
     float *to;
     int64_t to_step, n;
+    bool past_cache; /* results go to memory only */
 } deep_line;
+
+ATTO_INLINE void put_vec(const deep_line *l, int64_t x, vec v)
+{
+    if (l->past_cache)
+        vec_stream(l->to + x * l->to_step, v);
+    else
+        vec_store(l->to + x * l->to_step, v);
+}
 
 /* Outputs that are added up side by side. */
 #define DEEP_MOST (VEC_LANES == 16 ? 8 : 4)
@@ -575,7 +597,7 @@ ATTO_INLINE void deep_outputs(const deep_line *l, int64_t x, int32_t count, int3
         }
     }
     VEC_UNROLL
-    for (int32_t i = 0; i < count; i++) vec_store(l->to + (x + i) * l->to_step, sum[i]);
+    for (int32_t i = 0; i < count; i++) put_vec(l, x + i, sum[i]);
 }
 
 /* The same for any taps. */
@@ -593,7 +615,7 @@ ATTO_INLINE void deep_outputs_any(const deep_line *l, int64_t x, int32_t count)
             for (int32_t i = 0; i < count; i++) sum[i] += weight * vec_load(from + i * step);
         }
     VEC_UNROLL
-    for (int32_t i = 0; i < count; i++) vec_store(l->to + (x + i) * l->to_step, sum[i]);
+    for (int32_t i = 0; i < count; i++) put_vec(l, x + i, sum[i]);
 }
 
 /* Some of the last outputs are computed twice. */
@@ -670,7 +692,8 @@ typedef struct deep_job {
     const pass *p;
     const atto_tensor *in;
     const float *weights;
-    bool plain; /* sums are stored as they are */
+    bool plain;      /* sums are stored as they are, */
+    bool past_cache; /* and there are too many for the caches */
 } deep_job;
 
 /* Asks for one of `parts` parts of an image's row. */
@@ -693,7 +716,7 @@ static void ask_for_rows(const deep_job *j, const deep_view *in, const deep_view
         deep_number(down, y + ahead) * h->in_step + h->at + (h->taps - 1) * h->at_step;
     for (int64_t i = first; i < least(first + h->in_step, j->in->shape[2]); i++)
         if (in->in_place && h == down->walks) ask_for_part(in, i, block, blocks);
-    if (out->in_place && y + ahead < j->p->out->shape[2])
+    if (out->in_place && !out->past_cache && y + ahead < j->p->out->shape[2])
         ask_for_part(out, y + ahead, block, blocks);
 }
 
@@ -723,7 +746,8 @@ static void deep_line_of(const deep_job *j, const deep_view *in, const deep_view
     deep_line l = { .down = a->at_step * (down ? in->pixel : in->row),
                     .pixel = down ? in->row : in->pixel,
                     .w_down = a->tap_step * w_across,
-                    .to_step = along->phases * (down ? out->row : out->pixel) };
+                    .to_step = along->phases * (down ? out->row : out->pixel),
+                    .past_cache = out->past_cache };
     for (int64_t o = first; o < least(end, first + along->phases); o++) {
         const atto__conv_walk *c = deep_walk(along, o);
         deep_inside taps = { 0, c->taps };
@@ -770,10 +794,10 @@ static void store_planes(const deep_job *j, const place *first, int32_t channels
             at.w += (i + x) % width;
             if (j->plain) {
                 turn_out(pixels, n, channels, element(out, at.n, at.c, at.h, at.w), out->stride[1],
-                         deep_ahead(out, n));
+                         deep_ahead(out, n), j->past_cache);
                 continue;
             }
-            turn_out(pixels, n, channels, values, DEEP_RUN, 0);
+            turn_out(pixels, n, channels, values, DEEP_RUN, 0, false);
             for (int32_t k = 0; k < channels; k++, at.c++)
                 finish_run(j->p, &at, n, values + k * DEEP_RUN);
         }
@@ -863,6 +887,8 @@ static void deep_outputs_of(const deep_job *j, int64_t n, int64_t y, int64_t nex
     }
     if (j->plain && lies_in_vectors(v, j->p->out, tile))
         out = view_in_place(j->p->out, n, tile->channel, rows, columns);
+    out.past_cache = out.in_place && j->past_cache && is_aligned(out.data) &&
+                     out.row % VEC_LANES == 0 && out.pixel % VEC_LANES == 0;
     for (int64_t b = 0; b < tile->blocks; b++) deep_block(j, &in, &out, tile, b, y, next, x, end);
     if (out.in_place) return;
     float *values = room + p->out_floats;
@@ -898,6 +924,7 @@ static void deep_unit(const deep_job *j, int64_t unit, float *room)
     for (int64_t y = top; y < bottom; y += p->rows)
         deep_outputs_of(j, group / p->groups, y, least(y + p->rows, bottom), left, right, &tile,
                         room + p->in_floats);
+    end_stream();
 }
 
 static int64_t deep_units(const void *job, int64_t stage)
@@ -926,6 +953,7 @@ static atto_status multiply_deep(pass *p, const atto_tensor *in, bool to_big)
 {
     const conv *v = p->v;
     deep_job j = { .p = p, .in = in, .plain = is_plain(p) };
+    j.past_cache = j.plain && streams_to(p->out);
     deep_weights weights = { .v = v };
     const int64_t outputs = atto_tensor_numel(p->out);
     if (outputs == 0) return ATTO_OK;
@@ -1158,7 +1186,7 @@ static void store_taps(const deep_filter *d, int64_t c, int64_t t, int32_t n, co
     const int64_t kw = dw->shape[3];
     const int32_t run = taps_are_run(dw) ? n : 1;
     float values[VEC_LANES * DEEP_RUN], buffer[ATTO_BLOCK];
-    turn_out(sums, n, channels, values, DEEP_RUN, 0);
+    turn_out(sums, n, channels, values, DEEP_RUN, 0, false);
     for (int32_t k = 0; k < channels; k++)
         for (int32_t i = 0; i < n; i += run) {
             const span to = { element(dw, c + k, 0, (t + i) / kw, (t + i) % kw), 1, run,
