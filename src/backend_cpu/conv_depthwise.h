@@ -385,7 +385,9 @@ ATTO_INLINE void load_pixels_as(const conv *v, const void *from, int64_t step, i
 static void load_pixels(const conv *v, const atto_tensor *t, int64_t n, int64_t y, int64_t end,
                         int64_t x, int64_t width, const deep_tile *to)
 {
-    const int64_t step = t->stride[3], ahead = (end - y) * t->stride[2];
+    const int64_t step = t->stride[3], next = to->channel + to->blocks * VEC_LANES;
+    int64_t ahead = (end - y) * t->stride[2]; /* to the next tile, or the next unit's */
+    if (end == t->shape[2]) ahead = (next < v->c.groups ? next : t->stride[0]) - to->channel;
     for (int64_t i = y; i < end; i++) {
         const void *from = element(t, n, to->channel, i, x);
         float *row = tile_row(to, 0, i) + (x - to->columns.low) * VEC_LANES;
