@@ -149,7 +149,6 @@ static atto_status multiply(pass *p, const image *in, bool to_big, int64_t group
 static atto_status multiply_groups(pass *p, const image *in, bool to_big)
 {
     const int32_t scratch = p->v->dev->scratch_count;
-    if (is_depthwise(p->v)) return multiply_deep(p, in);
     for (int64_t group = 0; group < p->v->c.groups; group++) {
         ATTO_TRY(multiply(p, in, to_big, group));
         atto__scratch_release(p->v->dev, scratch);
@@ -160,6 +159,7 @@ static atto_status multiply_groups(pass *p, const image *in, bool to_big)
 static atto_status run_small(const conv *v, const atto_tensor *big, pass *p)
 {
     image in;
+    if (is_depthwise(v)) return multiply_deep(p, big, false);
     p->h = atto__conv_walk_small(&v->c.h);
     p->w = atto__conv_walk_small(&v->c.w);
     ATTO_TRY(image_for(v, big, reach_of(&p->h, nothing), reach_of(&p->w, nothing), p->h.in_step,
@@ -170,6 +170,7 @@ static atto_status run_small(const conv *v, const atto_tensor *big, pass *p)
 static atto_status run_big(const conv *v, const atto_tensor *small, pass *p)
 {
     image in;
+    if (is_depthwise(v)) return multiply_deep(p, small, true);
     ATTO_TRY(image_for(v, small, reach_of_phases(&v->c.h), reach_of_phases(&v->c.w), 1, 1, &in));
     for (int64_t i = 0; i < atto__conv_phases(&v->c.h); i++) {
         for (int64_t k = 0; k < atto__conv_phases(&v->c.w); k++) {
@@ -338,12 +339,12 @@ static atto_status run_filter(const conv *v, const atto_tensor *big, const atto_
     const atto__conv_walk h = atto__conv_walk_small(&v->c.h), w = atto__conv_walk_small(&v->c.w);
     const reach high = reach_of(&h, nothing), wide = reach_of(&w, nothing);
     image in;
+    if (is_depthwise(v)) return multiply_deep_filter(v, big, small);
     if (v->channels_last) {
         ATTO_TRY(image_for(v, big, high, wide, h.in_step, w.in_step, &in));
     } else {
         ATTO_TRY(make_planes(v, big, high, wide, h.in_step, w.in_step, &in));
     }
-    if (is_depthwise(v)) return multiply_deep_filter(v, &in, small, &h, &w);
     filter_pass p = { .v = v, .windows = { .limit = in.limit } };
     atto__gemm g = { .m = v->c.small_channels,
                      .n = v->c.big_channels * h.taps * w.taps,
