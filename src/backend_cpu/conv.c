@@ -14,6 +14,7 @@
 #include "backend_cpu/gemm.h"
 
 #include "backend_cpu/conv_depthwise.h"
+#include "backend_cpu/conv_depthwise_filter.h"
 
 _Static_assert(ATTO_GEMM_RUN <= ATTO_BLOCK, "a run of gemm.h must fit a block of loops.h");
 
