@@ -13,148 +13,125 @@
  * convolutions have loops of their own (conv_depthwise.h). */
 #include "backend_cpu/gemm.h"
 
+#include <stdatomic.h>
+
 #include "backend_cpu/conv_depthwise.h"
 
 _Static_assert(ATTO_GEMM_RUN <= ATTO_BLOCK, "a run of gemm.h must fit a block of loops.h");
 
-/* ---- filters ---- */
-
-/* One group's filter as a matrix [outputs, taps] of a walk. */
-typedef struct filter_job {
-    const conv *v;
-    const atto_tensor *w;
-    const atto__conv_walk *h_walk, *w_walk;
-    bool to_big; /* outputs are channels of the big image */
-    int64_t group, outputs, inputs;
-    float *to;
-} filter_job;
-
-/* The first tap's weight. */
-static const char *first_weight(const filter_job *j, int64_t output, int64_t input)
-{
-    const int64_t small = j->group * j->v->c.small_channels + (j->to_big ? input : output);
-    return element(j->w, small, j->to_big ? output : input, j->h_walk->tap, j->w_walk->tap);
-}
-
-/* Outputs that are copied together, since their weights may be neighbours. */
-#define FILTER_BLOCK 16
-
-static void copy_filter(const void *job, int64_t begin, int64_t end)
-{
-    const filter_job *j = job;
-    const int64_t bytes = (int64_t)atto_dtype_size(j->w->dtype);
-    const int64_t taps = j->h_walk->taps * j->w_walk->taps, floats = j->inputs * taps;
-    const int64_t down = j->h_walk->tap_step * j->w->stride[2] * bytes;
-    const int64_t right = j->w_walk->tap_step * j->w->stride[3] * bytes;
-    for (int64_t input = 0; input < j->inputs; input++) {
-        for (int64_t o = begin * FILTER_BLOCK; o < least(end * FILTER_BLOCK, j->outputs); o++) {
-            float *to = j->to + o * floats + (j->v->channels_last ? input : input * taps);
-            const int64_t step = j->v->channels_last ? j->inputs : 1;
-            const char *row = first_weight(j, o, input);
-            for (int64_t i = 0; i < j->h_walk->taps; i++, row += down)
-                for (int64_t k = 0; k < j->w_walk->taps; k++, to += step)
-                    *to = vec_one_as(row + k * right, 0, j->w->dtype);
-        }
-    }
-}
-
-/* Whether dimensions, the innermost first, follow each other without gaps. */
-static bool are_one_run(const atto_tensor *t, const int32_t *dims, int32_t count)
-{
-    int64_t expected = 1;
-    for (int32_t i = 0; i < count; i++) {
-        if (t->shape[dims[i]] != 1 && t->stride[dims[i]] != expected) return false;
-        expected *= t->shape[dims[i]];
-    }
-    return true;
-}
-
-static bool has_runs_of_taps(const conv *v, const atto_tensor *w)
-{
-    static const int32_t rows[] = { 3, 2, 1 }, channels[] = { 1, 3, 2 };
-    return are_one_run(w, v->channels_last ? channels : rows, 3);
-}
-
-/* The matrix of one group: as it lies, or a copy. */
-static atto_status filter_of(const conv *v, const atto__conv_walk *h, const atto__conv_walk *w,
-                             bool to_big, int64_t group, atto__gemm_side *out)
-{
-    const atto_tensor *t = v->a->w;
-    const int64_t first = group * v->c.small_channels;
-    if (!to_big && has_runs_of_taps(v, t)) {
-        *out = (atto__gemm_side){ element(t, first, 0, 0, 0), t->stride[0], t->dtype, true };
-        return ATTO_OK;
-    }
-    filter_job j = { v, t, h, w, to_big, group, v->c.small_channels, v->c.big_channels, NULL };
-    if (to_big) {
-        j.outputs = v->c.big_channels;
-        j.inputs = v->c.small_channels;
-    }
-    const int64_t taps = j.inputs * h->taps * w->taps;
-    ATTO_TRY(scratch_floats(v->dev, j.outputs * taps, &j.to));
-    atto__parallel_for(threads_for(v, j.outputs * taps), atto__divide_up(j.outputs, FILTER_BLOCK),
-                       copy_filter, &j);
-    *out = (atto__gemm_side){ j.to, taps, ATTO_F32, true };
-    return ATTO_OK;
-}
-
 /* ---- small and big ---- */
 
-static void pack_spots_across(const void *job, int64_t first, int64_t k, int32_t n, int32_t depth,
-                              float *to)
+static void pack_spots(const pass *p, int64_t first, int64_t k, int32_t n, int32_t depth,
+                       int32_t width, float *to)
 {
-    const pass *p = job;
-    for (int32_t at = 0; at < n; at += GROUP_COLUMNS)
-        pack_windows_across(&p->windows, true, first + at, k, (int32_t)least(GROUP_COLUMNS, n - at),
-                            depth, TILE_COLUMNS, to + (int64_t)at * depth);
+    if (p->pixels) {
+        pack_windows_along(&p->windows, false, first, k, n, depth, width, to);
+    } else {
+        pack_windows_across(&p->windows, true, first, k, n, depth, width, to);
+    }
 }
 
-static void pack_taps_along(const void *job, int64_t first, int64_t k, int32_t n, int32_t depth,
-                            float *to)
+static void pack_spots_a(const void *job, int64_t first, int64_t k, int32_t n, int32_t depth,
+                         float *to)
 {
-    const pass *p = job;
-    pack_windows_along(&p->windows, false, first, k, n, depth, TILE_ROWS, to);
+    pack_spots(job, first, k, n, depth, TILE_ROWS, to);
 }
 
-/* Outputs of one group along two walks. */
-static atto_status multiply(pass *p, const image *in, bool to_big, int64_t group)
+static void pack_spots_b(const void *job, int64_t first, int64_t k, int32_t n, int32_t depth,
+                         float *to)
 {
-    const conv *v = p->v;
-    const int64_t inputs = to_big ? v->c.small_channels : v->c.big_channels;
-    const int64_t outputs = to_big ? v->c.big_channels : v->c.small_channels;
-    const int64_t spots = v->c.batch * p->h.count * p->w.count;
-    p->channel = group * outputs;
-    p->windows = (window_matrix){ .data = in->data + group * inputs * in->channel,
-                                  .limit = in->limit,
-                                  .spots = spots_of(v, in, &p->h, &p->w) };
-    ATTO_TRY(list_taps(v, in, &p->h, &p->w, inputs, &p->windows.taps));
-    atto__gemm_side filter;
-    ATTO_TRY(filter_of(v, &p->h, &p->w, to_big, group, &filter));
-    atto__gemm g = { .m = outputs, .n = spots, .k = p->windows.taps.count, .job = p };
-    if (v->channels_last) {
+    pack_spots(job, first, k, n, depth, TILE_COLUMNS, to);
+}
+
+static void pack_filter_a(const void *job, int64_t first, int64_t k, int32_t n, int32_t depth,
+                          float *to)
+{
+    const pass *p = job;
+    pack_filter(&p->filter, first, k, n, depth, TILE_ROWS, to);
+}
+
+static void pack_filter_b(const void *job, int64_t first, int64_t k, int32_t n, int32_t depth,
+                          float *to)
+{
+    const pass *p = job;
+    pack_filter(&p->filter, first, k, n, depth, TILE_COLUMNS, to);
+}
+
+/* The product of p's windows and filter, of which rows are the rows. whole: taps are neighbours. */
+static atto_status multiply(const pass *p, int64_t rows, bool whole)
+{
+    const int64_t spots = p->v->c.batch * p->h.count * p->w.count;
+    const atto__gemm_side filter = { p->filter.data, p->filter.step, p->filter.dtype, true };
+    atto__gemm g = { .m = rows, .n = spots, .k = p->windows.taps.count, .job = p };
+    if (p->by_spots) {
         g.m = spots;
-        g.n = outputs;
+        g.n = rows;
         g.b = filter;
-        g.pack_a = pack_taps_along;
+        g.pack_a = pack_spots_a;
+        g.pack_b = whole ? NULL : pack_filter_b;
         g.finish = finish_channels;
     } else {
         g.a = filter;
-        g.pack_b = pack_spots_across;
+        g.pack_a = whole ? NULL : pack_filter_a;
+        g.pack_b = pack_spots_b;
         g.finish = finish_spots;
     }
-    return ATTO_LEVEL_NAME(gemm)(v->dev, &g);
+    return ATTO_LEVEL_NAME(gemm)(p->v->dev, &g);
+}
+
+static int64_t inputs_of(const conv *v, bool to_big)
+{
+    return to_big ? v->c.small_channels : v->c.big_channels;
+}
+
+static int64_t outputs_of(const conv *v, bool to_big)
+{
+    return to_big ? v->c.big_channels : v->c.small_channels;
+}
+
+/* Windows of one group along p's walks. */
+static atto_status take_windows(pass *p, const image *in, bool to_big, int64_t group)
+{
+    const conv *v = p->v;
+    const int64_t inputs = inputs_of(v, to_big);
+    p->pixels = in->pixels;
+    p->channels = outputs_of(v, to_big);
+    p->channel = group * p->channels;
+    p->windows = (window_matrix){ .data = in->data + group * inputs * in->channel,
+                                  .limit = in->limit,
+                                  .spots = spots_of(in, &p->h, &p->w) };
+    return list_taps(v, in, &p->h, &p->w, inputs, &p->windows.taps);
 }
 
 /* Every group's outputs; scratch of one group serves the next. */
 static atto_status multiply_groups(pass *p, const image *in, bool to_big)
 {
-    const int32_t scratch = p->v->dev->scratch_count;
-    if (is_depthwise(p->v)) return multiply_deep(p, in);
-    for (int64_t group = 0; group < p->v->c.groups; group++) {
-        ATTO_TRY(multiply(p, in, to_big, group));
-        atto__scratch_release(p->v->dev, scratch);
+    const conv *v = p->v;
+    const int32_t scratch = v->dev->scratch_count;
+    if (is_depthwise(v)) return multiply_deep(p, in);
+    const bool whole = !to_big && has_runs_of_taps(v->a->w, in->pixels);
+    for (int64_t group = 0; group < v->c.groups; group++) {
+        ATTO_TRY(take_windows(p, in, to_big, group));
+        ATTO_TRY(filter_of(v, &p->h, &p->w, to_big, in->pixels, group, &p->filter));
+        ATTO_TRY(multiply(p, p->channels, whole));
+        atto__scratch_release(v->dev, scratch);
     }
     return ATTO_OK;
+}
+
+/* So few channels of an image fill no vector: it is better read and written along its rows. */
+#define FEW_CHANNELS 8
+
+static bool reads_pixels(const conv *v, bool to_big)
+{
+    const bool few = inputs_of(v, to_big) <= FEW_CHANNELS && v->c.groups == 1;
+    return v->channels_last && !few;
+}
+
+static bool writes_pixels(const conv *v, bool to_big)
+{
+    const bool few = outputs_of(v, to_big) <= FEW_CHANNELS && v->c.groups == 1;
+    return v->channels_last && !few;
 }
 
 static atto_status run_small(const conv *v, const atto_tensor *big, pass *p)
@@ -162,23 +139,140 @@ static atto_status run_small(const conv *v, const atto_tensor *big, pass *p)
     image in;
     p->h = atto__conv_walk_small(&v->c.h);
     p->w = atto__conv_walk_small(&v->c.w);
-    ATTO_TRY(image_for(v, big, reach_of(&p->h, nothing), reach_of(&p->w, nothing), p->h.in_step,
-                       p->w.in_step, &in));
+    p->by_spots = writes_pixels(v, false);
+    ATTO_TRY(image_for(v, big, reads_pixels(v, false), reach_of(&p->h, nothing),
+                       reach_of(&p->w, nothing), p->h.in_step, p->w.in_step, &in));
     return multiply_groups(p, &in, false);
+}
+
+/* ---- big: phases side by side, or one by one ---- */
+
+/* Products that have up to so many rows in all phases together are one, though some of its weights
+ * are zeros. */
+#define FEW_ROWS TILE_ROWS
+
+static bool can_merge(const conv *v)
+{
+    const int64_t phases = atto__conv_phases(&v->c.h) * atto__conv_phases(&v->c.w);
+    return phases > 1 && v->c.h.dilation == 1 && v->c.w.dilation == 1 && !is_depthwise(v);
+}
+
+static bool shares_taps(const atto__conv_axis *a)
+{
+    return atto__conv_phases(a) * atto__conv_walk_phases(a).taps == a->kernel;
+}
+
+static bool has_few_rows(const conv *v)
+{
+    const int64_t h = atto__conv_phases(&v->c.h), w = atto__conv_phases(&v->c.w);
+    const int64_t high = atto__conv_walk_phases(&v->c.h).taps;
+    const int64_t wide = atto__conv_walk_phases(&v->c.w).taps;
+    return h * w * v->c.big_channels <= FEW_ROWS &&
+           h * high * w * wide <= 2 * v->c.h.kernel * v->c.w.kernel;
+}
+
+typedef struct finite_job {
+    const image *in;
+    atomic_bool *found; /* something that is not finite */
+} finite_job;
+
+static void look_for_infinity(const void *job, int64_t begin, int64_t end)
+{
+    const finite_job *j = job;
+    const float *from = j->in->data + begin * ATTO_BLOCK;
+    const int64_t n = least((end - begin) * ATTO_BLOCK, j->in->limit - from);
+    float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++) sum += 0.0f * from[i];
+    if (sum != 0.0f) atomic_store_explicit(j->found, true, memory_order_relaxed);
+}
+
+/* Whether zeros of a filter may meet every element. */
+static bool is_finite(const conv *v, const image *in)
+{
+    atomic_bool found = false;
+    const int64_t n = in->limit - in->data;
+    const finite_job j = { in, &found };
+    atto__parallel_for(threads_for(v, n), atto__divide_up(n, ATTO_BLOCK), look_for_infinity, &j);
+    return !found;
+}
+
+/* Whether the product is one for all phases: they read the same windows, or have few rows. */
+static bool merges_phases(const conv *v, const image *in)
+{
+    if (!can_merge(v)) return false;
+    return (shares_taps(&v->c.h) && shares_taps(&v->c.w)) || (has_few_rows(v) && is_finite(v, in));
+}
+
+static atto_status run_merged(pass *p, const image *in)
+{
+    const conv *v = p->v;
+    const int32_t scratch = v->dev->scratch_count;
+    const int64_t phases = atto__conv_phases(&v->c.h) * atto__conv_phases(&v->c.w);
+    p->h = atto__conv_walk_phases(&v->c.h);
+    p->w = atto__conv_walk_phases(&v->c.w);
+    p->across = atto__conv_phases(&v->c.w);
+    for (int64_t group = 0; group < v->c.groups; group++) {
+        ATTO_TRY(take_windows(p, in, true, group));
+        ATTO_TRY(merged_filter(v, in->pixels, group, &p->filter));
+        ATTO_TRY(multiply(p, phases * p->channels, true));
+        atto__scratch_release(v->dev, scratch);
+    }
+    return ATTO_OK;
+}
+
+static void clear_rows(const void *job, int64_t begin, int64_t end)
+{
+    const pass *p = job;
+    const atto_tensor *t = p->out;
+    const int32_t inner = p->v->channels_last ? 1 : 3, outer = p->v->channels_last ? 3 : 1;
+    const size_t bytes = (size_t)t->shape[inner] * atto_dtype_size(t->dtype);
+    for (int64_t i = begin; i < end; i++) {
+        const int64_t n = i / (t->shape[2] * t->shape[outer]);
+        const int64_t h = i % t->shape[2], k = i / t->shape[2] % t->shape[outer];
+        memset(inner == 1 ? element(t, n, 0, h, k) : element(t, n, k, h, 0), 0, bytes);
+    }
+}
+
+static bool has_idle_phases(const atto__conv_axis *a)
+{
+    for (int64_t i = 0; i < atto__conv_phases(a); i++)
+        if (atto__conv_walk_big(a, i).taps == 0) return true;
+    return false;
+}
+
+/* Gradients that no tap meets are zero, or stay what they are: no product has to say so. */
+static bool skips_idle_phases(const pass *p)
+{
+    const conv *v = p->v;
+    const atto_tensor *t = p->out;
+    if (p->fused || !(has_idle_phases(&v->c.h) || has_idle_phases(&v->c.w))) return false;
+    const int64_t rows = t->shape[0] * t->shape[2] * t->shape[v->channels_last ? 3 : 1];
+    if (!p->add) atto__parallel_for(threads_for(v, atto_tensor_numel(t)), rows, clear_rows, p);
+    return true;
+}
+
+static atto_status run_phases(pass *p, const image *in)
+{
+    const conv *v = p->v;
+    const bool skips = skips_idle_phases(p);
+    for (int64_t i = 0; i < atto__conv_phases(&v->c.h); i++) {
+        for (int64_t k = 0; k < atto__conv_phases(&v->c.w); k++) {
+            p->h = atto__conv_walk_big(&v->c.h, i);
+            p->w = atto__conv_walk_big(&v->c.w, k);
+            if (!skips || p->h.taps * p->w.taps > 0) ATTO_TRY(multiply_groups(p, in, true));
+        }
+    }
+    return ATTO_OK;
 }
 
 static atto_status run_big(const conv *v, const atto_tensor *small, pass *p)
 {
     image in;
-    ATTO_TRY(image_for(v, small, reach_of_phases(&v->c.h), reach_of_phases(&v->c.w), 1, 1, &in));
-    for (int64_t i = 0; i < atto__conv_phases(&v->c.h); i++) {
-        for (int64_t k = 0; k < atto__conv_phases(&v->c.w); k++) {
-            p->h = atto__conv_walk_big(&v->c.h, i);
-            p->w = atto__conv_walk_big(&v->c.w, k);
-            ATTO_TRY(multiply_groups(p, &in, true));
-        }
-    }
-    return ATTO_OK;
+    p->by_spots = writes_pixels(v, true);
+    ATTO_TRY(image_for(v, small, reads_pixels(v, true), reach_of_phases(&v->c.h),
+                       reach_of_phases(&v->c.w), 1, 1, &in));
+    return merges_phases(v, &in) ? run_merged(p, &in) : run_phases(p, &in);
 }
 
 /* ---- dw ---- */
@@ -218,10 +312,7 @@ static void pack_taps_across(const void *job, int64_t first, int64_t k, int32_t 
                              float *to)
 {
     const filter_pass *p = job;
-    for (int32_t at = 0; at < n; at += GROUP_COLUMNS)
-        pack_windows_across(&p->windows, false, first + at, k,
-                            (int32_t)least(GROUP_COLUMNS, n - at), depth, TILE_COLUMNS,
-                            to + (int64_t)at * depth);
+    pack_windows_across(&p->windows, false, first, k, n, depth, TILE_COLUMNS, to);
 }
 
 /* A run of dw's row: taps of one channel, or channels of one tap, one after the other. */
@@ -299,12 +390,12 @@ static atto_status prepare_channels(const conv *v, const atto_tensor *small, con
                                     filter_pass *p, atto__gemm *g)
 {
     static const int32_t pixels[] = { 1, 3, 2, 0 };
-    image dense = image_in_place(small);
+    image dense = image_in_place(small, true);
     if (!are_one_run(small, pixels, 4) || small->dtype != ATTO_F32) {
-        const reach all_h = { 0, small->shape[2] - 1 }, all_w = { 0, small->shape[3] - 1 };
-        ATTO_TRY(make_planes(v, small, all_h, all_w, 1, 1, &dense));
+        const reach all_h = { 0, small->shape[2] - 1, 1 }, all_w = { 0, small->shape[3] - 1, 1 };
+        ATTO_TRY(make_planes(v, small, true, all_h, all_w, 1, 1, &dense));
     }
-    p->windows.spots = spots_of(v, in, h, w);
+    p->windows.spots = spots_of(in, h, w);
     g->k = v->c.batch * h->count * w->count;
     g->a = (atto__gemm_side){ dense.data, small->shape[1], ATTO_F32, false };
     g->pack_b = pack_taps_across;
@@ -316,7 +407,7 @@ static atto_status multiply_filter(const conv *v, const image *in, atto__gemm *g
 {
     const int32_t scratch = v->dev->scratch_count;
     const atto_tensor *dw = v->a->dw;
-    const bool whole = dw->dtype == ATTO_F32 && has_runs_of_taps(v, dw);
+    const bool whole = dw->dtype == ATTO_F32 && has_runs_of_taps(dw, v->channels_last);
     const float *small = g->a.data;
     for (p->group = 0; p->group < v->c.groups; p->group++) {
         const int64_t first = p->group * v->c.small_channels;
@@ -339,9 +430,9 @@ static atto_status run_filter(const conv *v, const atto_tensor *big, const atto_
     const reach high = reach_of(&h, nothing), wide = reach_of(&w, nothing);
     image in;
     if (v->channels_last) {
-        ATTO_TRY(image_for(v, big, high, wide, h.in_step, w.in_step, &in));
+        ATTO_TRY(image_for(v, big, true, high, wide, h.in_step, w.in_step, &in));
     } else {
-        ATTO_TRY(make_planes(v, big, high, wide, h.in_step, w.in_step, &in));
+        ATTO_TRY(make_planes(v, big, false, high, wide, h.in_step, w.in_step, &in));
     }
     if (is_depthwise(v)) return multiply_deep_filter(v, &in, small, &h, &w);
     filter_pass p = { .v = v, .windows = { .limit = in.limit } };

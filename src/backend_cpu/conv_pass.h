@@ -4,16 +4,20 @@
 #define ATTO_CPU_CONV_PASS_H
 
 #include "backend_cpu/act.h"
-#include "backend_cpu/conv_image.h"
+#include "backend_cpu/conv_filter.h"
 
-/* One product: windows, and where its sums go. */
+/* One product: windows times a filter, and where its sums go. Sums of a row, and of its bias, are
+ * those of a spot (by_spots) or those of a channel. */
 typedef struct pass {
     const conv *v;
     window_matrix windows;
+    bool pixels; /* of the image behind windows */
+    filter_matrix filter;
     const atto_tensor *out;
     const struct atto_conv_args *fused; /* NULL: a gradient, added to what is there or not */
-    bool add;
-    int64_t channel; /* the group's first of out */
+    bool add, by_spots;
+    int64_t channel, channels; /* the group's first of out, and how many it has */
+    int64_t across; /* phases that the product has side by side along width; 0: one in all */
     atto__conv_walk h, w;
 } pass;
 
@@ -24,7 +28,7 @@ typedef struct place {
 
 static span run_at(const pass *p, const atto_tensor *t, const place *at, int32_t n)
 {
-    const int64_t step = p->v->channels_last ? 1 : p->w.step;
+    const int64_t step = p->by_spots ? 1 : p->w.step * t->stride[3];
     return (span){ element(t, at->n, at->c, at->h, at->w), step, n, t->dtype };
 }
 
@@ -32,7 +36,7 @@ static void add_bias(const pass *p, int64_t channel, int32_t n, float *values)
 {
     const atto_tensor *b = p->fused->b;
     float buffer[ATTO_BLOCK];
-    const int32_t count = p->v->channels_last ? n : 1;
+    const int32_t count = p->by_spots ? n : 1;
     const char *memory = atto__memory(b);
     const float *bias =
         load_block((span){ (void *)(uintptr_t)(memory + (b->offset + channel) *
@@ -63,36 +67,65 @@ static void finish_run(const pass *p, const place *at, int32_t n, float *values)
     store_block(values, run_at(p, p->out, at, n));
 }
 
+/* Of a spot in a channel of the group, or of a phase's channels. */
 static place place_of(const pass *p, int64_t spot, int64_t channel)
 {
     const int64_t row = spot / p->w.count;
-    return (place){ row / p->h.count, p->channel + channel,
-                    p->h.first + row % p->h.count * p->h.step,
-                    p->w.first + spot % p->w.count * p->w.step };
+    place at = { row / p->h.count, p->channel + channel, p->h.first + row % p->h.count * p->h.step,
+                 p->w.first + spot % p->w.count * p->w.step };
+    if (p->across == 0) return at;
+    const int64_t phase = channel / p->channels;
+    at.c = p->channel + channel % p->channels;
+    at.h += phase / p->across;
+    at.w += phase % p->across;
+    return at;
 }
 
-/* Hook of rows: a channel's spots. Rows of an output that follow each other are one run. */
+/* Of n outputs along width those that exist: phases have not all as many. */
+static int32_t existing(const pass *p, const place *at, int32_t n)
+{
+    if (at->h >= p->out->shape[2] || at->w >= p->out->shape[3]) return 0;
+    return (int32_t)least(n, atto__divide_up(p->out->shape[3] - at->w, p->w.step));
+}
+
+static bool rows_follow(const atto_tensor *t)
+{
+    return !t || (t->stride[3] == 1 && t->stride[2] == t->shape[3]);
+}
+
+/* Whether rows of outputs that follow each other are one run. */
+static bool joins_rows(const pass *p)
+{
+    return p->w.step == 1 && p->h.step == 1 && rows_follow(p->out) &&
+           (!p->fused || (rows_follow(p->fused->z) && rows_follow(p->fused->residual)));
+}
+
+/* Hook of sums by channels: a channel's spots. */
 static void finish_spots(const void *job, int64_t channel, int64_t spot, int32_t n, float *values)
 {
     const pass *p = job;
-    const atto_tensor *t = p->out;
-    const bool joins = p->w.step == 1 && p->h.step == 1 && !p->fused && t->stride[2] == t->shape[3];
-    const int64_t width = joins ? p->h.count * p->w.count : p->w.count;
+    const int64_t width = joins_rows(p) ? p->h.count * p->w.count : p->w.count;
     for (int32_t i = 0; i < n;) {
         const int32_t run = (int32_t)least(width - (spot + i) % width, n - i);
         const place at = place_of(p, spot + i, channel);
-        finish_run(p, &at, run, values + i);
+        const int32_t count = p->across > 0 ? existing(p, &at, run) : run;
+        if (count > 0) finish_run(p, &at, count, values + i);
         i += run;
     }
 }
 
-/* Hook of channels: a spot's channels. */
+/* Hook of sums by spots: a spot's channels. */
 static void finish_channels(const void *job, int64_t spot, int64_t channel, int32_t n,
                             float *values)
 {
     const pass *p = job;
-    const place at = place_of(p, spot, channel);
-    finish_run(p, &at, n, values);
+    for (int32_t i = 0; i < n;) {
+        const int64_t left = p->channels - (channel + i) % p->channels;
+        const int32_t run = (int32_t)least(left, n - i);
+        const place at = place_of(p, spot, channel + i);
+        if (p->across == 0 || existing(p, &at, 1) > 0) finish_run(p, &at, run, values + i);
+        i += run;
+    }
 }
 
 #endif

@@ -96,63 +96,102 @@ ATTO_INLINE void list_places(const window_matrix *m, bool of_spots, int64_t firs
 
 /* ---- pieces across k ---- */
 
+/* A piece of every row of panels: from `offset` behind a row's place to `to` in the first row. */
+typedef struct window_copy {
+    int64_t offset;
+    float *to;
+    int32_t n, vectors;
+} window_copy;
+
+#define WINDOW_PANELS 4   /* that are packed together, so that rows are read in longer runs */
+#define WINDOW_DEPTH  256 /* places that are listed at a time */
+#define WINDOW_AHEAD  8   /* rows that are asked for before they are copied */
+
 /* Whole vectors in ascending order: what spills over is overwritten by the next piece, or by the
  * next row of the panel. */
-ATTO_INLINE void copy_spilling(const float *from, int32_t n, float *to)
+ATTO_INLINE void copy_spilling(const window_copy *c, int32_t count, const float *from, int64_t at)
 {
-    for (int32_t i = 0; i < n; i += VEC_LANES) vec_store(to + i, vec_load(from + i));
-}
-
-static void copy_exactly(const float *from, int32_t n, float *to)
-{
-    for (int32_t i = 0; i < n; i++) to[i] = from[i];
-}
-
-/* One panel: row i has the pieces of places[i]. columns: how many exist. */
-ATTO_INLINE void pack_panel_across(const window_matrix *m, const window_piece *pieces,
-                                   int32_t count, int32_t columns, const int64_t *places,
-                                   int32_t depth, int32_t width, float *to)
-{
-    const int32_t first = pieces[0].at;
-    int64_t furthest = 0;
-    for (int32_t p = 0; p < count; p++)
-        if (pieces[p].offset + pieces[p].n > furthest) furthest = pieces[p].offset + pieces[p].n;
-    for (int32_t i = 0; i < depth; i++, to += width) {
-        const float *from = m->data + places[i];
-        const bool spills = i + 1 < depth && m->limit - from >= furthest + VEC_LANES;
-        if (spills) {
-            for (int32_t p = 0; p < count; p++)
-                copy_spilling(from + pieces[p].offset, pieces[p].n, to + pieces[p].at - first);
-        } else {
-            for (int32_t p = 0; p < count; p++)
-                copy_exactly(from + pieces[p].offset, pieces[p].n, to + pieces[p].at - first);
-        }
-        for (int32_t j = columns; j < width; j++) to[j] = 0.0f;
+    for (int32_t p = 0; p < count; p++) {
+        const float *in = from + c[p].offset;
+        float *out = c[p].to + at;
+        vec_store(out, vec_load(in));
+        for (int32_t i = 1; i < c[p].vectors; i++)
+            vec_store(out + i * VEC_LANES, vec_load(in + i * VEC_LANES));
     }
 }
 
-#define WINDOW_DEPTH 256 /* places that are listed at a time */
-
-/* Panels of n spots (of_spots) or taps, neighbours in memory, over depth of the others. */
-ATTO_INLINE void pack_windows_across(const window_matrix *m, bool of_spots, int64_t first,
-                                     int64_t k, int32_t n, int32_t depth, int32_t width, float *to)
+ATTO_INLINE void copy_exactly(const window_copy *c, int32_t count, const float *from, int64_t at)
 {
-    window_piece pieces[GROUP_COLUMNS];
+    for (int32_t p = 0; p < count; p++)
+        for (int32_t i = 0; i < c[p].n; i++) c[p].to[at + i] = from[c[p].offset + i];
+}
+
+ATTO_INLINE void fetch_ahead(const window_copy *c, int32_t count, const float *from)
+{
+    for (int32_t p = 0; p < count; p++) __builtin_prefetch(from + c[p].offset);
+}
+
+/* Rows of panels, from the places of depth rows. The last rows of all are copied without spilling:
+ * behind them there may be another panel, or another thread's. */
+ATTO_INLINE void copy_rows(const window_matrix *m, const window_copy *copies, int32_t count,
+                           const int64_t *places, int32_t depth, bool last, int32_t width)
+{
+    int64_t furthest = 0;
+    for (int32_t p = 0; p < count; p++) {
+        const int64_t end = copies[p].offset + copies[p].vectors * VEC_LANES;
+        if (end > furthest) furthest = end;
+    }
+    const int64_t room = m->limit - m->data - furthest;
+    const int32_t spilled = last ? (VEC_LANES + width - 2) / width : 0; /* rows behind a row */
+    for (int32_t i = 0; i < depth; i++) {
+        const float *from = m->data + places[i];
+        if (i + WINDOW_AHEAD < depth)
+            fetch_ahead(copies, count, m->data + places[i + WINDOW_AHEAD]);
+        if (places[i] <= room && i + spilled < depth) {
+            copy_spilling(copies, count, from, (int64_t)i * width);
+        } else {
+            copy_exactly(copies, count, from, (int64_t)i * width);
+        }
+    }
+}
+
+/* Columns of the last panel that do not exist. */
+static void clear_columns(int32_t first, int32_t depth, int32_t width, float *panel)
+{
+    for (int32_t i = 0; i < depth; i++)
+        for (int32_t j = first; j < width; j++) panel[(int64_t)i * width + j] = 0.0f;
+}
+
+/* Some panels of n spots (of_spots) or taps, neighbours in memory, over depth of the others. */
+ATTO_INLINE void pack_some_across(const window_matrix *m, bool of_spots, int64_t first, int64_t k,
+                                  int32_t n, int32_t depth, int32_t width, float *to)
+{
+    window_piece pieces[WINDOW_PANELS * TILE_COLUMNS];
+    window_copy copies[WINDOW_PANELS * TILE_COLUMNS];
     int64_t places[WINDOW_DEPTH];
     const int32_t count = cut_pieces(m, of_spots, first, n, width, pieces);
     for (int32_t at = 0; at < depth; at += WINDOW_DEPTH) {
         const int32_t rows = (int32_t)least(WINDOW_DEPTH, depth - at);
         list_places(m, !of_spots, k + at, rows, places);
-        for (int32_t p = 0; p < count;) {
+        for (int32_t p = 0; p < count; p++) {
             const int32_t panel = pieces[p].at / width;
-            int32_t end = p;
-            while (end < count && pieces[end].at / width == panel) end++;
-            pack_panel_across(m, pieces + p, end - p, (int32_t)least(width, n - panel * width),
-                              places, rows, width,
-                              to + (int64_t)panel * depth * width + (int64_t)at * width);
-            p = end;
+            copies[p] = (window_copy){ pieces[p].offset,
+                                       to + (int64_t)panel * depth * width + (int64_t)at * width +
+                                           pieces[p].at % width,
+                                       pieces[p].n, (pieces[p].n + VEC_LANES - 1) / VEC_LANES };
         }
+        copy_rows(m, copies, count, places, rows, at + rows == depth, width);
     }
+    if (n % width > 0)
+        clear_columns(n % width, depth, width, to + (int64_t)(n / width) * depth * width);
+}
+
+ATTO_INLINE void pack_windows_across(const window_matrix *m, bool of_spots, int64_t first,
+                                     int64_t k, int32_t n, int32_t depth, int32_t width, float *to)
+{
+    for (int32_t at = 0; at < n; at += WINDOW_PANELS * width)
+        pack_some_across(m, of_spots, first + at, k, (int32_t)least(WINDOW_PANELS * width, n - at),
+                         depth, width, to + (int64_t)at * depth);
 }
 
 /* ---- pieces along k ---- */
