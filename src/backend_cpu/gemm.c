@@ -283,107 +283,216 @@ static atto_status run_packed(atto_device *dev, const atto__gemm *g)
     return ATTO_OK;
 }
 
-/* ---- some rows ---- */
+/* ---- one operand as a whole ---- */
 
-/* Up to so many rows all of A is packed first; then a unit packs some columns of B, block by block
- * of K, and multiplies each while it is in its cache, instead of waiting until all threads have
- * packed a block. The order of additions is that of the steps above. */
-#define NARROW_ROWS   128
-#define NARROW_FLOATS (1 << 20)
+/* Where A has so few rows, or B so few columns, all of it is packed first; then a unit packs a piece
+ * of the other one, block by block of K, and multiplies each while it is in its cache, instead of
+ * waiting until all threads have packed a block. The order of additions is that of the steps
+ * above. */
+#define WHOLE_LINES  512
+#define WHOLE_FLOATS (1 << 20)
 
-typedef struct narrow_plan {
+/* Columns that rows of a unit are multiplied with at a time. */
+#define BAND_COLUMNS 512
+_Static_assert(BAND_COLUMNS <= ATTO_GEMM_RUN, "a band is finished in runs");
+
+typedef struct whole_plan {
     const atto__gemm *g;
-    int64_t k_block, k_blocks, rows; /* rows: up to a whole panel */
-    int32_t columns;                 /* of a unit, whole panels */
-    float *a;                        /* packed, [k_blocks][rows * k_block] */
-    float *own; /* of each worker: columns of B, packed; sums, where C has no place for them */
+    bool of_a;                 /* all of A, and units are columns of B; else the other way round */
+    int64_t k_block, k_blocks;
+    int64_t lines; /* of the whole one, up to a whole panel */
+    int32_t piece; /* lines of the other one in a unit, whole panels */
+    float *whole;  /* packed, [k_blocks][lines * k_block] */
+    float *own;    /* of each worker: a packed piece; sums, where C has no place for them */
     int64_t own_floats;
-} narrow_plan;
+} whole_plan;
 
-static int32_t depth_at(const narrow_plan *p, int64_t block)
+/* A part of a unit's product, whole panels: what is multiplied, and then finished, at a time. */
+typedef struct band {
+    int32_t row, rows, column, columns;
+    float *sums;
+    int64_t stride;
+} band;
+
+static int32_t depth_at(const whole_plan *p, int64_t block)
 {
     return (int32_t)least(p->k_block, p->g->k - block * p->k_block);
 }
 
-static int64_t narrow_units(const void *job, int64_t stage)
+static int64_t pieces_of(const whole_plan *p)
 {
-    const narrow_plan *p = job;
-    return stage == 0 ? p->k_blocks : atto__divide_up(p->g->n, p->columns);
+    return atto__divide_up(p->of_a ? p->g->n : p->g->m, p->piece);
 }
 
-/* Packed columns of B, from block * k_block on, with all of A. */
-static void narrow_multiply(const narrow_plan *p, int64_t block, int32_t columns, const float *b,
-                            float *sums, int64_t stride)
+static int64_t whole_groups(const whole_plan *p)
 {
-    const int32_t depth = depth_at(p, block), rows = (int32_t)p->g->m;
-    const float *a = p->a + block * p->rows * p->k_block;
-    for (int32_t j = 0; j < columns; j += TILE_COLUMNS)
-        for (int32_t i = 0; i < rows; i += TILE_ROWS)
-            multiply_tile(depth, a + (int64_t)i * depth, b + (int64_t)j * depth,
-                          sums + i * stride + j, stride, (int32_t)least(TILE_ROWS, rows - i),
-                          (int32_t)least(TILE_COLUMNS, columns - j), block > 0 || p->g->accumulate);
+    return atto__divide_up(p->lines, p->of_a ? GROUP_ROWS : GROUP_COLUMNS);
 }
 
-static void narrow_unit(const narrow_plan *p, int64_t unit, float *own)
+static int64_t whole_units(const void *job, int64_t stage)
+{
+    const whole_plan *p = job;
+    return stage == 0 ? p->k_blocks * whole_groups(p) : pieces_of(p);
+}
+
+static void pack_whole(const whole_plan *p, int64_t unit)
 {
     const atto__gemm *g = p->g;
-    const int64_t first = unit * p->columns;
-    const int32_t columns = (int32_t)least(p->columns, g->n - first);
-    float *sums = g->c ? g->c + first : own + p->columns * p->k_block;
-    const int64_t stride = g->c ? g->c_stride : p->columns;
-    for (int64_t block = 0; block < p->k_blocks; block++) {
-        pack_b(g, first, block * p->k_block, columns, depth_at(p, block), own);
-        narrow_multiply(p, block, columns, own, sums, stride);
-    }
-    for (int32_t i = 0; g->finish && i < g->m; i++)
-        g->finish(g->job, g->first_row + i, first, columns, sums + i * stride);
-}
-
-static void narrow_run(const void *job, int64_t stage, int64_t unit, int32_t worker)
-{
-    const narrow_plan *p = job;
-    if (stage == 0) {
-        pack_a(p->g, 0, unit * p->k_block, (int32_t)p->g->m, depth_at(p, unit),
-               p->a + unit * p->rows * p->k_block);
+    const int64_t block = unit / whole_groups(p), group = unit % whole_groups(p);
+    const int32_t depth = depth_at(p, block);
+    float *to = p->whole + block * p->lines * p->k_block;
+    if (p->of_a) {
+        const int64_t row = group * GROUP_ROWS;
+        pack_a(g, row, block * p->k_block, (int32_t)least(GROUP_ROWS, g->m - row), depth,
+               to + row * depth);
     } else {
-        narrow_unit(p, unit, p->own + worker * p->own_floats);
+        const int64_t column = group * GROUP_COLUMNS;
+        pack_b(g, column, block * p->k_block, (int32_t)least(GROUP_COLUMNS, g->n - column), depth,
+               to + column * depth);
     }
 }
 
-/* Of a B across k wide pieces of rows are read, if each thread gets some. */
-static int32_t narrow_columns(const atto__gemm *g, int32_t threads)
+static void multiply_in_band(const band *b, int32_t i, int32_t j, int32_t depth, const float *pa,
+                             const float *pb, bool add)
 {
-    const int64_t share = g->n / TILE_COLUMNS / (4 * threads);
-    if (g->b.along_k || share < 2) return TILE_COLUMNS;
-    return (int32_t)least(GROUP_PANELS, share) * TILE_COLUMNS;
+    multiply_tile(depth, pa + (int64_t)i * depth, pb + (int64_t)j * depth,
+                  b->sums + (i - b->row) * b->stride + j - b->column, b->stride,
+                  (int32_t)least(TILE_ROWS, b->row + b->rows - i),
+                  (int32_t)least(TILE_COLUMNS, b->column + b->columns - j), add);
 }
 
-/* Whether there are columns for all threads, and all of A is not much memory. The bits are those of
- * run_packed, so that the choice may depend on threads. */
-static bool is_narrow(const atto__gemm *g, int32_t threads)
+/* pa, pb: panels of the unit's first row and column. */
+static void multiply_band(const band *b, int32_t depth, const float *pa, const float *pb, bool add)
+{
+    const int32_t end_row = b->row + b->rows, end_column = b->column + b->columns;
+    if (TILE_STREAMS_B) {
+        for (int32_t i = b->row; i < end_row; i += TILE_ROWS)
+            for (int32_t j = b->column; j < end_column; j += TILE_COLUMNS)
+                multiply_in_band(b, i, j, depth, pa, pb, add);
+    } else {
+        for (int32_t j = b->column; j < end_column; j += TILE_COLUMNS)
+            for (int32_t i = b->row; i < end_row; i += TILE_ROWS)
+                multiply_in_band(b, i, j, depth, pa, pb, add);
+    }
+}
+
+/* Rows of a unit's band in A's units, columns in B's. */
+static int32_t band_rows(const whole_plan *p)
+{
+    return p->of_a ? TASK_PANELS * TILE_ROWS : p->piece;
+}
+
+static int32_t band_columns(const whole_plan *p)
+{
+    return p->of_a ? p->piece : BAND_COLUMNS;
+}
+
+/* Sums of a band that is finished at once have no other place: the next one takes it. */
+static void place_sums(const whole_plan *p, int64_t row, int64_t column, float *own, band *b)
+{
+    const atto__gemm *g = p->g;
+    if (g->c) {
+        b->stride = g->c_stride;
+        b->sums = g->c + (row + b->row) * g->c_stride + column + b->column;
+    } else if (p->k_blocks == 1) {
+        b->stride = band_columns(p);
+        b->sums = own;
+    } else {
+        b->stride = p->of_a ? p->piece : g->n;
+        b->sums = own + b->row * b->stride + b->column;
+    }
+}
+
+static void finish_band(const atto__gemm *g, const band *b, int64_t row, int64_t column)
+{
+    for (int32_t i = 0; i < b->rows; i++)
+        g->finish(g->job, g->first_row + row + b->row + i, column + b->column, b->columns,
+                  b->sums + i * b->stride);
+}
+
+static void multiply_piece(const whole_plan *p, int64_t unit, float *own)
+{
+    const atto__gemm *g = p->g;
+    const int64_t row = p->of_a ? 0 : unit * p->piece, column = p->of_a ? unit * p->piece : 0;
+    const int32_t rows = (int32_t)(p->of_a ? g->m : least(p->piece, g->m - row));
+    const int32_t columns = (int32_t)(p->of_a ? least(p->piece, g->n - column) : g->n);
+    float *sums = own + p->piece * p->k_block;
+    for (int64_t block = 0; block < p->k_blocks; block++) {
+        const int32_t depth = depth_at(p, block);
+        const float *whole = p->whole + block * p->lines * p->k_block;
+        if (p->of_a) {
+            pack_b(g, column, block * p->k_block, columns, depth, own);
+        } else {
+            pack_a(g, row, block * p->k_block, rows, depth, own);
+        }
+        for (int32_t i = 0; i < rows; i += band_rows(p))
+            for (int32_t j = 0; j < columns; j += band_columns(p)) {
+                band b = { i, (int32_t)least(band_rows(p), rows - i), j,
+                           (int32_t)least(band_columns(p), columns - j), NULL, 0 };
+                place_sums(p, row, column, sums, &b);
+                multiply_band(&b, depth, p->of_a ? whole : own, p->of_a ? own : whole,
+                              block > 0 || g->accumulate);
+                if (g->finish && block == p->k_blocks - 1) finish_band(g, &b, row, column);
+            }
+    }
+}
+
+static void whole_run(const void *job, int64_t stage, int64_t unit, int32_t worker)
+{
+    const whole_plan *p = job;
+    if (stage == 0) {
+        pack_whole(p, unit);
+    } else {
+        multiply_piece(p, unit, p->own + worker * p->own_floats);
+    }
+}
+
+/* Of an operand across k wide pieces of rows are read, if each thread gets some. */
+static int32_t piece_of(const atto__gemm *g, bool of_a, int32_t threads)
+{
+    const int32_t panel = of_a ? TILE_COLUMNS : TILE_ROWS;
+    const int64_t share = (of_a ? g->n : g->m) / panel / (4 * threads);
+    const bool along = of_a ? g->b.along_k && !g->pack_b : false;
+    if (along || share < 2) return panel;
+    return (int32_t)least(GROUP_PANELS, share) * panel;
+}
+
+/* Whether there are pieces for all threads, and the whole operand is not much memory. The bits are
+ * those of run_packed, so that the choice may depend on threads. */
+static bool fits_whole(const atto__gemm *g, bool of_a, int32_t threads)
 {
     const int32_t busy = threads_for(g, threads);
-    return g->m <= NARROW_ROWS && g->k > 0 && round_up(g->m, TILE_ROWS) * g->k <= NARROW_FLOATS &&
-           atto__divide_up(g->n, narrow_columns(g, busy)) >= busy;
+    const int64_t lines = of_a ? g->m : g->n, others = of_a ? g->n : g->m;
+    return lines <= WHOLE_LINES && g->k > 0 &&
+           round_up(lines, of_a ? TILE_ROWS : TILE_COLUMNS) * g->k <= WHOLE_FLOATS &&
+           atto__divide_up(others, piece_of(g, of_a, busy)) >= busy;
 }
 
-static narrow_plan plan_narrow(const atto__gemm *g, int32_t threads)
+static bool is_whole(const atto__gemm *g, int32_t threads)
 {
-    narrow_plan p = { .g = g, .k_block = k_block_of(g), .rows = round_up(g->m, TILE_ROWS) };
+    return fits_whole(g, g->m <= g->n, threads);
+}
+
+static whole_plan plan_whole(const atto__gemm *g, int32_t threads)
+{
+    whole_plan p = { .g = g, .of_a = g->m <= g->n, .k_block = k_block_of(g) };
+    p.lines = p.of_a ? round_up(g->m, TILE_ROWS) : round_up(g->n, TILE_COLUMNS);
     p.k_blocks = atto__divide_up(g->k, p.k_block);
-    p.columns = narrow_columns(g, threads);
-    p.own_floats = p.columns * (p.k_block + (g->c ? 0 : g->m));
+    p.piece = piece_of(g, p.of_a, threads);
+    const int64_t rows = p.of_a && p.k_blocks > 1 ? g->m : band_rows(&p);
+    const int64_t columns = !p.of_a && p.k_blocks > 1 ? g->n : band_columns(&p);
+    p.own_floats = p.piece * p.k_block + (g->c ? 0 : rows * columns);
     return p;
 }
 
-static atto_status run_narrow(atto_device *dev, const atto__gemm *g)
+static atto_status run_whole(atto_device *dev, const atto__gemm *g)
 {
     const int32_t most = atto__cpu_most_threads(dev);
-    narrow_plan p = plan_narrow(g, most);
-    ATTO_TRY(scratch_floats(dev, p.rows * p.k_block * p.k_blocks, &p.a));
+    whole_plan p = plan_whole(g, most);
+    ATTO_TRY(scratch_floats(dev, p.lines * p.k_block * p.k_blocks, &p.whole));
     ATTO_TRY(scratch_floats(dev, most * p.own_floats, &p.own));
     atto__parallel(threads_for(g, atto__cpu_threads(dev)),
-                   &(atto__work){ 2, narrow_units, narrow_run, &p });
+                   &(atto__work){ 2, whole_units, whole_run, &p });
     return ATTO_OK;
 }
 
@@ -569,7 +678,7 @@ atto_status ATTO_LEVEL_NAME(gemm)(atto_device *dev, const atto__gemm *g)
     atto__sgemm_fn *sgemm = atto__cpu_sgemm(dev);
     if (sgemm && fits_blas(g)) return run_blas(dev, g, sgemm);
     if (is_skinny(g)) return run_skinny(dev, g);
-    return is_narrow(g, atto__cpu_most_threads(dev)) ? run_narrow(dev, g) : run_packed(dev, g);
+    return is_whole(g, atto__cpu_most_threads(dev)) ? run_whole(dev, g) : run_packed(dev, g);
 }
 
 /* A unit of less work than that costs more to hand out than to do. */
@@ -606,13 +715,13 @@ static int64_t alone_skinny(const atto__gemm *g, float *memory)
     return used;
 }
 
-static int64_t alone_narrow(const atto__gemm *g, float *memory)
+static int64_t alone_whole(const atto__gemm *g, float *memory)
 {
     int64_t used = 0;
-    narrow_plan p = plan_narrow(g, 1);
-    p.a = take_floats(memory, &used, p.rows * p.k_block * p.k_blocks);
+    whole_plan p = plan_whole(g, 1);
+    p.whole = take_floats(memory, &used, p.lines * p.k_block * p.k_blocks);
     p.own = take_floats(memory, &used, p.own_floats);
-    if (memory) run_alone(&p, narrow_units, narrow_run, 2);
+    if (memory) run_alone(&p, whole_units, whole_run, 2);
     return used;
 }
 
@@ -632,7 +741,7 @@ static int64_t alone_packed(const atto__gemm *g, float *memory)
 static int64_t compute_alone(const atto__gemm *g, float *memory)
 {
     if (is_skinny(g)) return alone_skinny(g, memory);
-    return is_narrow(g, 1) ? alone_narrow(g, memory) : alone_packed(g, memory);
+    return is_whole(g, 1) ? alone_whole(g, memory) : alone_packed(g, memory);
 }
 
 static int64_t batch_units(const void *job, int64_t stage)
