@@ -57,9 +57,23 @@ static void pack_filter_b(const void *job, int64_t first, int64_t k, int32_t n, 
     pack_filter(&p->filter, first, k, n, depth, TILE_COLUMNS, to);
 }
 
-/* The product of p's windows and filter, of which rows are the rows. whole: taps are neighbours. */
-static atto_status multiply(const pass *p, int64_t rows, bool whole)
+/* Results of so few multiplications each that storing them counts. */
+#define FEW_TAPS 512
+
+/* Whether spots are the rows of a matrix in memory, as sums of spots are. */
+static bool is_matrix(const pass *p)
 {
+    const atto_tensor *t = p->out;
+    return p->by_spots && p->across == 0 && t->dtype == ATTO_F32 && p->h.step == 1 &&
+           p->w.step == 1 && (t->shape[1] == 1 || t->stride[1] == 1) &&
+           (t->shape[2] == 1 || t->stride[2] == t->shape[3] * t->stride[3]) &&
+           (t->shape[0] == 1 || t->stride[0] == t->shape[2] * t->shape[3] * t->stride[3]);
+}
+
+/* The product of p's windows and filter, of which rows are the rows. whole: taps are neighbours. */
+static atto_status multiply(pass *p, int64_t rows, bool whole)
+{
+    p->streams = streams_to(p->out) && p->windows.taps.count <= FEW_TAPS;
     const int64_t spots = p->v->c.batch * p->h.count * p->w.count;
     const atto__gemm_side filter = { p->filter.data, p->filter.step, p->filter.dtype, true };
     atto__gemm g = { .m = rows, .n = spots, .k = p->windows.taps.count, .job = p };
@@ -70,6 +84,12 @@ static atto_status multiply(const pass *p, int64_t rows, bool whole)
         g.pack_a = pack_spots_a;
         g.pack_b = whole ? NULL : pack_filter_b;
         g.finish = finish_channels;
+        if (is_matrix(p) && !p->streams) {
+            g.c = element(p->out, 0, p->channel, 0, 0);
+            g.c_stride = p->out->stride[3];
+            g.accumulate = p->add;
+            if (!p->fused) g.finish = NULL;
+        }
     } else {
         g.a = filter;
         g.pack_a = whole ? NULL : pack_filter_a;
@@ -119,13 +139,19 @@ static atto_status multiply_groups(pass *p, const image *in, bool to_big)
     return ATTO_OK;
 }
 
-/* So few channels of an image fill no vector: it is better read and written along its rows. */
+/* So few channels of an image fill no vector: it is better read along its rows, where windows
+ * overlap, and written along them. */
 #define FEW_CHANNELS 8
+
+static bool overlaps(const atto__conv_axis *a)
+{
+    return a->kernel > a->stride;
+}
 
 static bool reads_pixels(const conv *v, bool to_big)
 {
     const bool few = inputs_of(v, to_big) <= FEW_CHANNELS && v->c.groups == 1;
-    return v->channels_last && !few;
+    return v->channels_last && !(few && overlaps(&v->c.h) && overlaps(&v->c.w));
 }
 
 static bool writes_pixels(const conv *v, bool to_big)

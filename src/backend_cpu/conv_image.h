@@ -107,16 +107,16 @@ typedef struct plane_job {
     uint64_t phases_h, phases_w;
 } plane_job;
 
-/* A row of elements as floats where they belong, every step-th. */
-static void copy_split(const plane_job *j, const float *from, int64_t n, float *to)
+/* Elements of a row from column w on, as floats, to where they belong. */
+static void copy_split(const plane_job *j, const float *from, int64_t w, int64_t n, float *to)
 {
     const int64_t split = j->to.split_w;
     if (split == 1) {
-        memcpy(to + j->to.before_w, from, (size_t)n * sizeof *to);
+        memcpy(to + w + j->to.before_w, from, (size_t)n * sizeof *to);
         return;
     }
     for (int64_t first = 0; first < least(split, n); first++) {
-        const int64_t at = first + j->to.before_w;
+        const int64_t at = w + first + j->to.before_w;
         if (!meets_phase(j->phases_w, at % split)) continue;
         float *phase = to + at % split * j->to.phase_w + at / split;
         const int64_t count = atto__divide_up(n - first, split);
@@ -137,18 +137,10 @@ static void fill_row(const plane_job *j, int64_t n, int64_t c, int64_t y)
     if (h < 0 || h >= j->t->shape[2]) return;
     const int64_t wanted = least(j->t->shape[3], j->columns - j->to.before_w);
     float buffer[ATTO_BLOCK];
-    if (j->t->dtype == ATTO_F32 && j->t->stride[3] == 1) {
-        copy_split(j, element(j->t, n, c, h, 0), wanted, to);
-        return;
-    }
-    for (int64_t w = 0; w < wanted; w += ATTO_BLOCK / 2) {
-        const int32_t count = (int32_t)least(ATTO_BLOCK / 2, wanted - w);
+    for (int64_t w = 0; w < wanted; w += ATTO_BLOCK) {
+        const int32_t count = (int32_t)least(ATTO_BLOCK, wanted - w);
         const span from = { element(j->t, n, c, h, w), j->t->stride[3], count, j->t->dtype };
-        const float *values = load_block(from, buffer);
-        for (int32_t i = 0; i < count; i++) {
-            const int64_t at = w + i + j->to.before_w;
-            to[at % j->to.split_w * j->to.phase_w + at / j->to.split_w] = values[i];
-        }
+        copy_split(j, load_block(from, buffer), w, count, to);
     }
 }
 

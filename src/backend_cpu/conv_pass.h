@@ -5,6 +5,7 @@
 
 #include "backend_cpu/act.h"
 #include "backend_cpu/conv_filter.h"
+#include "backend_cpu/stream.h"
 
 /* One product: windows times a filter, and where its sums go. Sums of a row, and of its bias, are
  * those of a spot (by_spots) or those of a channel. */
@@ -15,7 +16,7 @@ typedef struct pass {
     filter_matrix filter;
     const atto_tensor *out;
     const struct atto_conv_args *fused; /* NULL: a gradient, added to what is there or not */
-    bool add, by_spots;
+    bool add, by_spots, streams;
     int64_t channel, channels; /* the group's first of out, and how many it has */
     int64_t across; /* phases that the product has side by side along width; 0: one in all */
     atto__conv_walk h, w;
@@ -64,7 +65,8 @@ static void finish_run(const pass *p, const place *at, int32_t n, float *values)
     } else if (p->add) {
         accumulate_block(values, run_at(p, p->out, at, n), buffer);
     }
-    store_block(values, run_at(p, p->out, at, n));
+    const span out = run_at(p, p->out, at, n);
+    put_block(values, out, p->streams && out.stride == 1);
 }
 
 /* Of a spot in a channel of the group, or of a phase's channels. */

@@ -172,6 +172,7 @@ static void multiply_unit(const plan *p, const step *s, int64_t unit)
             for (int64_t i = a0; i < a1; i++) multiply_panel_pair(p, s, i, j);
         if (s->last_k && p->g->finish) finish_panels(p, s, a0, a1, first, end);
     }
+    end_stream();
 }
 
 /* ---- stages ---- */
@@ -298,7 +299,7 @@ _Static_assert(BAND_COLUMNS <= ATTO_GEMM_RUN, "a band is finished in runs");
 
 typedef struct whole_plan {
     const atto__gemm *g;
-    bool of_a;                 /* all of A, and units are columns of B; else the other way round */
+    bool of_a; /* all of A, and units are columns of B; else the other way round */
     int64_t k_block, k_blocks;
     int64_t lines; /* of the whole one, up to a whole panel */
     int32_t piece; /* lines of the other one in a unit, whole panels */
@@ -427,14 +428,16 @@ static void multiply_piece(const whole_plan *p, int64_t unit, float *own)
         }
         for (int32_t i = 0; i < rows; i += band_rows(p))
             for (int32_t j = 0; j < columns; j += band_columns(p)) {
-                band b = { i, (int32_t)least(band_rows(p), rows - i), j,
-                           (int32_t)least(band_columns(p), columns - j), NULL, 0 };
+                band b = { i,    (int32_t)least(band_rows(p), rows - i),
+                           j,    (int32_t)least(band_columns(p), columns - j),
+                           NULL, 0 };
                 place_sums(p, row, column, sums, &b);
                 multiply_band(&b, depth, p->of_a ? whole : own, p->of_a ? own : whole,
                               block > 0 || g->accumulate);
                 if (g->finish && block == p->k_blocks - 1) finish_band(g, &b, row, column);
             }
     }
+    end_stream();
 }
 
 static void whole_run(const void *job, int64_t stage, int64_t unit, int32_t worker)

@@ -44,7 +44,7 @@ typedef struct atto__gemm {
     void (*prologue)(const void *job, int64_t row, int64_t column, int32_t n, float *out);
 
     /* NULL, or what becomes of n finished elements of C's row, from column on. May change values;
-     * they stand in c if there is one. Called once for each element. */
+     * they stand in c if there is one. Called once for each element; may store past the caches. */
     void (*finish)(const void *job, int64_t row, int64_t column, int32_t n, float *values);
 
     /* NULL, or what packs an operand that no memory holds, in place of reading it: panels of width
