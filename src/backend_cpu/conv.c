@@ -305,24 +305,15 @@ static atto_status run_big(const conv *v, const atto_tensor *small, pass *p)
 
 typedef struct filter_pass {
     const conv *v;
-    window_matrix windows;
-    int64_t pitch, width, used; /* rows: of a plane's rows; their outputs; spots with outputs */
+    window_matrix windows, small; /* small: pixels as spots, channels as taps */
     int64_t group;
 } filter_pass;
 
-/* Spots of rows are a multiple of a vector's: pieces of k begin and end with them. */
-#define SPOT_STEP 16
-
-/* Windows of the columns between the rows are zeros: they may hold anything. */
-static void clear_between(const filter_pass *p, int64_t k, int32_t depth, int32_t width, float *to)
+static void pack_small_along(const void *job, int64_t first, int64_t k, int32_t n, int32_t depth,
+                             float *to)
 {
-    const int64_t spots = p->windows.spots.width;
-    if (p->pitch == p->width && p->used == spots) return;
-    for (int32_t i = 0; i < depth; i++) {
-        const int64_t spot = (k + i) % spots;
-        if (spot >= p->used || spot % p->pitch >= p->width)
-            memset(to + (int64_t)i * width, 0, (size_t)width * sizeof *to);
-    }
+    const filter_pass *p = job;
+    pack_windows_along(&p->small, true, first, k, n, depth, TILE_ROWS, to);
 }
 
 static void pack_spots_along(const void *job, int64_t first, int64_t k, int32_t n, int32_t depth,
@@ -330,8 +321,6 @@ static void pack_spots_along(const void *job, int64_t first, int64_t k, int32_t 
 {
     const filter_pass *p = job;
     pack_windows_along(&p->windows, true, first, k, n, depth, TILE_COLUMNS, to);
-    for (int32_t at = 0; at < n; at += TILE_COLUMNS)
-        clear_between(p, k, depth, TILE_COLUMNS, to + (int64_t)at * depth);
 }
 
 static void pack_taps_across(const void *job, int64_t first, int64_t k, int32_t n, int32_t depth,
@@ -364,56 +353,28 @@ static void finish_filter(const void *job, int64_t output, int64_t tap, int32_t 
     }
 }
 
-typedef struct spread_job {
-    const atto_tensor *t;
-    float *to;
-    int64_t image, pitch; /* floats of an image and of its rows */
-} spread_job;
-
-/* The small image as [channels][batch][image] with zeros between its rows. */
-static void spread(const void *job, int64_t begin, int64_t end)
+/* The walk that takes every element of an axis as it is. */
+static atto__conv_walk all_of(int64_t size)
 {
-    const spread_job *j = job;
-    const int64_t height = j->t->shape[2], width = j->t->shape[3];
-    for (int64_t i = begin; i < end; i++) {
-        const int64_t c = i / j->t->shape[0], n = i % j->t->shape[0];
-        float *to = j->to + i * j->image;
-        memset(to, 0, (size_t)j->image * sizeof *to);
-        for (int64_t h = 0; h < height; h++)
-            for (int64_t w = 0; w < width; w += ATTO_BLOCK) {
-                const int32_t count = (int32_t)least(ATTO_BLOCK, width - w);
-                float *row = to + h * j->pitch + w;
-                const float *values =
-                    load_block((span){ element(j->t, n, c, h, w), 1, count, j->t->dtype }, row);
-                if (values != row) memcpy(row, values, (size_t)count * sizeof *row);
-            }
-    }
+    return (atto__conv_walk){ .count = size, .step = 1, .in_step = 1, .at_step = 1, .taps = 1 };
 }
 
-/* Of rows: both images with columns between their rows. */
-static atto_status prepare_rows(const conv *v, const atto_tensor *small, const image *in,
-                                filter_pass *p, atto__gemm *g)
+/* Of rows: the small image as windows of one element, channels as taps. */
+static atto_status prepare_rows(const conv *v, const atto_tensor *small, filter_pass *p,
+                                atto__gemm *g)
 {
-    const int64_t height = small->shape[2], width = small->shape[3];
-    p->pitch = in->row;
-    p->width = width;
-    p->used = (height - 1) * in->row + width;
-    const int64_t spots = round_up(p->used, SPOT_STEP);
-    p->windows.spots = (window_spots){ 1, spots, in->batch, 0, 1 };
-    spread_job j = { small, NULL, spots, in->row };
-    const int64_t planes = small->shape[0] * small->shape[1];
-    ATTO_TRY(scratch_floats(v->dev, planes * spots, &j.to));
-    atto__parallel_for(threads_for(v, planes * spots), planes, spread, &j);
-    g->k = small->shape[0] * spots;
-    g->a = (atto__gemm_side){ j.to, g->k, ATTO_F32, true };
+    const atto__conv_walk h = all_of(small->shape[2]), w = all_of(small->shape[3]);
+    image in;
+    ATTO_TRY(image_for(v, small, false, reach_of(&h, nothing), reach_of(&w, nothing), 1, 1, &in));
+    p->small =
+        (window_matrix){ .data = in.data, .limit = in.limit, .spots = spots_of(&in, &h, &w) };
+    g->pack_a = pack_small_along;
     g->pack_b = pack_spots_along;
-    return ATTO_OK;
+    return list_taps(v, &in, &h, &w, small->shape[1], &p->small.taps);
 }
 
 /* Of channels: the small image is a matrix, if nothing lies between its pixels. */
-static atto_status prepare_channels(const conv *v, const atto_tensor *small, const image *in,
-                                    const atto__conv_walk *h, const atto__conv_walk *w,
-                                    filter_pass *p, atto__gemm *g)
+static atto_status prepare_channels(const conv *v, const atto_tensor *small, atto__gemm *g)
 {
     static const int32_t pixels[] = { 1, 3, 2, 0 };
     image dense = image_in_place(small, true);
@@ -421,8 +382,6 @@ static atto_status prepare_channels(const conv *v, const atto_tensor *small, con
         const reach all_h = { 0, small->shape[2] - 1, 1 }, all_w = { 0, small->shape[3] - 1, 1 };
         ATTO_TRY(make_planes(v, small, true, all_h, all_w, 1, 1, &dense));
     }
-    p->windows.spots = spots_of(in, h, w);
-    g->k = v->c.batch * h->count * w->count;
     g->a = (atto__gemm_side){ dense.data, small->shape[1], ATTO_F32, false };
     g->pack_b = pack_taps_across;
     return ATTO_OK;
@@ -435,11 +394,13 @@ static atto_status multiply_filter(const conv *v, const image *in, atto__gemm *g
     const atto_tensor *dw = v->a->dw;
     const bool whole = dw->dtype == ATTO_F32 && has_runs_of_taps(dw, v->channels_last);
     const float *small = g->a.data;
+    const int64_t *taps = p->small.taps.start;
     for (p->group = 0; p->group < v->c.groups; p->group++) {
         const int64_t first = p->group * v->c.small_channels;
         p->windows.data = in->data + p->group * v->c.big_channels * in->channel;
         ATTO_TRY(list_taps(v, in, h, w, v->c.big_channels, &p->windows.taps));
-        g->a.data = small + first * (v->channels_last ? 1 : g->a.stride);
+        if (small) g->a.data = small + first;
+        if (taps) p->small.taps.start = taps + first;
         g->c = whole ? element(dw, first, 0, 0, 0) : NULL;
         g->c_stride = dw->stride[0];
         g->accumulate = whole && v->a->add_dw;
@@ -453,20 +414,16 @@ static atto_status multiply_filter(const conv *v, const image *in, atto__gemm *g
 static atto_status run_filter(const conv *v, const atto_tensor *big, const atto_tensor *small)
 {
     const atto__conv_walk h = atto__conv_walk_small(&v->c.h), w = atto__conv_walk_small(&v->c.w);
-    const reach high = reach_of(&h, nothing), wide = reach_of(&w, nothing);
     image in;
-    if (v->channels_last) {
-        ATTO_TRY(image_for(v, big, true, high, wide, h.in_step, w.in_step, &in));
-    } else {
-        ATTO_TRY(make_planes(v, big, false, high, wide, h.in_step, w.in_step, &in));
-    }
+    ATTO_TRY(image_for(v, big, v->channels_last, reach_of(&h, nothing), reach_of(&w, nothing),
+                       h.in_step, w.in_step, &in));
     if (is_depthwise(v)) return multiply_deep_filter(v, &in, small, &h, &w);
-    filter_pass p = { .v = v, .windows = { .limit = in.limit } };
+    filter_pass p = { .v = v, .windows = { .limit = in.limit, .spots = spots_of(&in, &h, &w) } };
     atto__gemm g = { .m = v->c.small_channels,
                      .n = v->c.big_channels * h.taps * w.taps,
+                     .k = v->c.batch * h.count * w.count,
                      .job = &p };
-    ATTO_TRY(v->channels_last ? prepare_channels(v, small, &in, &h, &w, &p, &g)
-                              : prepare_rows(v, small, &in, &p, &g));
+    ATTO_TRY(v->channels_last ? prepare_channels(v, small, &g) : prepare_rows(v, small, &p, &g));
     return multiply_filter(v, &in, &g, &p, &h, &w);
 }
 

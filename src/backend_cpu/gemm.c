@@ -668,32 +668,7 @@ static atto_status run_blas(atto_device *dev, const atto__gemm *g, atto__sgemm_f
     return ATTO_OK;
 }
 
-/* ---- one product, and a batch ---- */
-
-static bool is_skinny(const atto__gemm *g)
-{
-    return g->m <= ATTO_GEMM_SKINNY && g->a.along_k && g->k > 0 && !g->pack_a && !g->pack_b;
-}
-
-atto_status ATTO_LEVEL_NAME(gemm)(atto_device *dev, const atto__gemm *g)
-{
-    if (g->m == 0 || g->n == 0) return ATTO_OK;
-    atto__sgemm_fn *sgemm = atto__cpu_sgemm(dev);
-    if (sgemm && fits_blas(g)) return run_blas(dev, g, sgemm);
-    if (is_skinny(g)) return run_skinny(dev, g);
-    return is_whole(g, atto__cpu_most_threads(dev)) ? run_whole(dev, g) : run_packed(dev, g);
-}
-
-/* A unit of less work than that costs more to hand out than to do. */
-#define UNIT_WORK (1 << 16)
-
-typedef struct batch {
-    const atto__gemm *g;
-    void (*locate)(const void *job, int64_t item, atto__gemm *out);
-    int64_t count, per_unit;
-    float *room; /* scratch of each worker */
-    int64_t room_floats;
-} batch;
+/* ---- a product in one thread ---- */
 
 /* The next n floats of memory, which is NULL while they are counted; 64 bytes apart. */
 static float *take_floats(float *memory, int64_t *used, int64_t n)
@@ -739,13 +714,163 @@ static int64_t alone_packed(const atto__gemm *g, float *memory)
     return used;
 }
 
+static bool is_skinny(const atto__gemm *g)
+{
+    return g->m <= ATTO_GEMM_SKINNY && g->a.along_k && g->k > 0 && !g->pack_a && !g->pack_b;
+}
+
 /* Computes the product in this thread and returns how many floats of memory that takes; memory
  * NULL: only that. */
-static int64_t compute_alone(const atto__gemm *g, float *memory)
+static int64_t compute_short(const atto__gemm *g, float *memory)
 {
     if (is_skinny(g)) return alone_skinny(g, memory);
     return is_whole(g, 1) ? alone_whole(g, memory) : alone_packed(g, memory);
 }
+
+/* ---- a long K ---- */
+
+/* Sums of so many products, of which there are few, are added up in parts, by a thread each; then
+ * the parts in order. How many there are depends on the sizes alone. */
+#define PART_DEPTH  768
+#define MOST_PARTS  32
+#define LEAST_PARTS 16
+#define PART_FLOATS (1 << 22)
+
+typedef struct parts_plan {
+    const atto__gemm *g;
+    int64_t parts, depth;
+    float *sums; /* [parts][m][n] */
+    float *room; /* scratch of each worker */
+    int64_t room_floats;
+} parts_plan;
+
+static int64_t parts_of(const atto__gemm *g)
+{
+    return least(MOST_PARTS, g->k / PART_DEPTH);
+}
+
+static bool is_long(const atto__gemm *g)
+{
+    const int64_t parts = parts_of(g);
+    return parts >= LEAST_PARTS && !g->prologue && !is_skinny(g) &&
+           g->m * g->n <= PART_FLOATS / parts;
+}
+
+static void skip_k(atto__gemm_side *side, int64_t k)
+{
+    if (!side->data) return;
+    const int64_t elements = side->along_k ? k : k * side->stride;
+    side->data = (const char *)side->data + elements * (int64_t)atto_dtype_size(side->dtype);
+}
+
+static atto__gemm part_of_product(const parts_plan *p, int64_t part)
+{
+    atto__gemm g = *p->g;
+    const int64_t first = part * p->depth;
+    g.k = least(p->depth, g.k - first);
+    g.first_k += first;
+    skip_k(&g.a, first);
+    skip_k(&g.b, first);
+    g.c = p->sums + part * g.m * g.n;
+    g.c_stride = g.n;
+    g.accumulate = false;
+    g.finish = NULL;
+    return g;
+}
+
+static int64_t parts_units(const void *job, int64_t stage)
+{
+    const parts_plan *p = job;
+    return stage == 0 ? p->parts : p->g->m;
+}
+
+/* A row of C. */
+static void add_parts(const parts_plan *p, int64_t row)
+{
+    const atto__gemm *g = p->g;
+    for (int64_t column = 0; column < g->n; column += ATTO_GEMM_RUN) {
+        const int32_t n = (int32_t)least(ATTO_GEMM_RUN, g->n - column);
+        float *first = p->sums + row * g->n + column;
+        for (int64_t part = 1; part < p->parts; part++) {
+            const float *more = first + part * g->m * g->n;
+            ATTO_SIMD
+            for (int32_t i = 0; i < n; i++) first[i] += more[i];
+        }
+        deliver(g, row, column, n, first);
+    }
+}
+
+static void parts_run(const void *job, int64_t stage, int64_t unit, int32_t worker)
+{
+    const parts_plan *p = job;
+    if (stage == 0) {
+        const atto__gemm g = part_of_product(p, unit);
+        compute_short(&g, p->room + worker * p->room_floats);
+    } else {
+        add_parts(p, unit);
+    }
+}
+
+static parts_plan plan_parts(const atto__gemm *g)
+{
+    parts_plan p = { .g = g, .parts = parts_of(g) };
+    p.depth = round_up(atto__divide_up(g->k, p.parts), VEC_LANES);
+    p.parts = atto__divide_up(g->k, p.depth);
+    const atto__gemm first = part_of_product(&p, 0), last = part_of_product(&p, p.parts - 1);
+    const int64_t all = compute_short(&first, NULL), rest = compute_short(&last, NULL);
+    p.room_floats = all > rest ? all : rest;
+    return p;
+}
+
+static atto_status run_parts(atto_device *dev, const atto__gemm *g)
+{
+    const int32_t most = atto__cpu_most_threads(dev);
+    parts_plan p = plan_parts(g);
+    ATTO_TRY(scratch_floats(dev, p.parts * g->m * g->n, &p.sums));
+    ATTO_TRY(scratch_floats(dev, most * p.room_floats, &p.room));
+    atto__parallel(threads_for(g, atto__cpu_threads(dev)),
+                   &(atto__work){ 2, parts_units, parts_run, &p });
+    return ATTO_OK;
+}
+
+static int64_t alone_parts(const atto__gemm *g, float *memory)
+{
+    int64_t used = 0;
+    parts_plan p = plan_parts(g);
+    p.sums = take_floats(memory, &used, p.parts * g->m * g->n);
+    p.room = take_floats(memory, &used, p.room_floats);
+    if (memory) run_alone(&p, parts_units, parts_run, 2);
+    return used;
+}
+
+/* compute_short of any product. */
+static int64_t compute_alone(const atto__gemm *g, float *memory)
+{
+    return is_long(g) ? alone_parts(g, memory) : compute_short(g, memory);
+}
+
+/* ---- one product, and a batch ---- */
+
+atto_status ATTO_LEVEL_NAME(gemm)(atto_device *dev, const atto__gemm *g)
+{
+    if (g->m == 0 || g->n == 0) return ATTO_OK;
+    atto__sgemm_fn *sgemm = atto__cpu_sgemm(dev);
+    if (sgemm && fits_blas(g)) return run_blas(dev, g, sgemm);
+    if (is_skinny(g)) return run_skinny(dev, g);
+    if (is_long(g)) return run_parts(dev, g);
+    return is_whole(g, atto__cpu_most_threads(dev)) ? run_whole(dev, g) : run_packed(dev, g);
+}
+
+/* A unit of less work than that costs more to hand out than to do. */
+#define UNIT_WORK (1 << 16)
+
+typedef struct batch {
+    const atto__gemm *g;
+    void (*locate)(const void *job, int64_t item, atto__gemm *out);
+    int64_t count, per_unit;
+    float *room; /* scratch of each worker */
+    int64_t room_floats;
+} batch;
 
 static int64_t batch_units(const void *job, int64_t stage)
 {

@@ -55,6 +55,9 @@ typedef struct atto__gemm {
 
     /* What finish is told of C's row 0: products of a batch stand below each other. */
     int64_t first_row;
+
+    /* What pack_a and pack_b are told of k = 0. */
+    int64_t first_k;
 } atto__gemm;
 
 /* n floats, or one where n is 0, that live as long as the call. */

@@ -16,6 +16,7 @@
 
 #include <string.h>
 
+#include "backend_cpu/pack.h"
 #include "backend_cpu/panel.h"
 #include "convolution.h"
 
@@ -196,36 +197,47 @@ ATTO_INLINE void pack_windows_across(const window_matrix *m, bool of_spots, int6
 
 /* ---- pieces along k ---- */
 
-ATTO_INLINE void load_pointers(const float *const *from, int32_t rows, int32_t first,
+/* Rows that may be longer than what is wanted of them are loaded in whole vectors. */
+ATTO_INLINE void load_pointers(const float *const *from, int32_t rows, int32_t first, int32_t at,
                                vec_u32 square[VEC_LANES])
 {
     VEC_UNROLL
     for (int32_t i = 0; i < VEC_LANES; i++) {
         square[i] = (vec_u32){ 0 };
-        if (first + i < rows) square[i] = (vec_u32)vec_load(from[first + i]);
+        if (first + i < rows) {
+            square[i] = (vec_u32)vec_load(from[first + i] + at);
+            __builtin_prefetch(from[first + i] + at + PACK_AHEAD);
+        }
     }
 }
 
-/* pack_along_k from rows that lie anywhere: row i at from[i]. */
-ATTO_INLINE void pack_pointers_along_k(const float *const *from, int32_t rows, int32_t k,
-                                       int32_t width, float *to)
+/* k <= VEC_LANES values of k of a panel. */
+ATTO_INLINE void pack_square(const float *const *from, int32_t rows, int32_t at, int32_t k,
+                             int32_t width, float *to)
 {
-    const float *at_row[TILE_COLUMNS > TILE_ROWS ? TILE_COLUMNS : TILE_ROWS];
-    int32_t at = 0;
-    for (; at + VEC_LANES <= k; at += VEC_LANES) {
-        float *out = to + (int64_t)at * width;
-        for (int32_t i = 0; i < rows; i++) at_row[i] = from[i] + at;
-        for (int32_t first = 0; first < width; first += VEC_LANES) {
-            vec_u32 square[VEC_LANES];
-            load_pointers(at_row, rows, first, square);
-            vec_transpose(square);
-            VEC_UNROLL
-            for (int32_t i = 0; i < VEC_LANES - 1; i++)
-                vec_store(out + i * width + first, (vec)square[i]);
-            const int32_t last = width - first < VEC_LANES ? width - first : VEC_LANES;
-            memcpy(out + (VEC_LANES - 1) * width + first, &square[VEC_LANES - 1],
-                   (size_t)last * sizeof(float));
+    for (int32_t first = 0; first < width; first += VEC_LANES) {
+        const int32_t last = width - first < VEC_LANES ? width - first : VEC_LANES;
+        vec_u32 square[VEC_LANES];
+        load_pointers(from, rows, first, at, square);
+        vec_transpose(square);
+        VEC_UNROLL
+        for (int32_t i = 0; i < VEC_LANES; i++) {
+            if (i + 1 < k) vec_store(to + i * width + first, (vec)square[i]);
+            if (i + 1 == k) memcpy(to + i * width + first, &square[i], (size_t)last * sizeof *to);
         }
+    }
+}
+
+/* pack_along_k from rows that lie anywhere: row i at from[i], of which room elements may be read. */
+ATTO_INLINE void pack_pointers_along_k(const float *const *from, int32_t rows, int32_t k,
+                                       int64_t room, int32_t width, float *to)
+{
+    int32_t at = 0;
+    for (; at + VEC_LANES <= k; at += VEC_LANES)
+        pack_square(from, rows, at, VEC_LANES, width, to + (int64_t)at * width);
+    if (at < k && at + VEC_LANES <= room) {
+        pack_square(from, rows, at, k - at, width, to + (int64_t)at * width);
+        return;
     }
     for (; at < k; at++)
         for (int32_t i = 0; i < width; i++) to[at * width + i] = i < rows ? from[i][at] : 0.0f;
@@ -236,13 +248,17 @@ ATTO_INLINE void pack_panel_along(const window_matrix *m, bool of_spots, const i
                                   int32_t rows, int64_t k, int32_t depth, int32_t width, float *to)
 {
     const float *from[TILE_COLUMNS > TILE_ROWS ? TILE_COLUMNS : TILE_ROWS];
+    int64_t furthest = 0;
+    for (int32_t i = 0; i < rows; i++)
+        if (places[i] > furthest) furthest = places[i];
     for (int32_t at = 0; at < depth;) {
         const int64_t run = of_spots ? spot_run(&m->spots, k + at) : tap_run(&m->taps, k + at);
         const int32_t n = (int32_t)least(run, depth - at);
         const int64_t place =
             of_spots ? spot_place(&m->spots, k + at) : tap_place(&m->taps, k + at);
         for (int32_t i = 0; i < rows; i++) from[i] = m->data + places[i] + place;
-        pack_pointers_along_k(from, rows, n, width, to + (int64_t)at * width);
+        pack_pointers_along_k(from, rows, n, m->limit - m->data - furthest - place, width,
+                              to + (int64_t)at * width);
         at += n;
     }
 }
