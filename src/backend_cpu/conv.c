@@ -16,6 +16,7 @@
 #include <stdatomic.h>
 
 #include "backend_cpu/conv_depthwise.h"
+#include "backend_cpu/conv_grouped.h"
 
 _Static_assert(ATTO_GEMM_RUN <= ATTO_BLOCK, "a run of gemm.h must fit a block of loops.h");
 
@@ -129,6 +130,7 @@ static atto_status multiply_groups(pass *p, const image *in, bool to_big)
     const conv *v = p->v;
     const int32_t scratch = v->dev->scratch_count;
     if (is_depthwise(v)) return multiply_deep(p, in);
+    if (is_grouped(v)) return multiply_grouped(p, in, to_big);
     const bool whole = !to_big && has_runs_of_taps(v->a->w, in->pixels);
     for (int64_t group = 0; group < v->c.groups; group++) {
         ATTO_TRY(take_windows(p, in, to_big, group));
@@ -151,7 +153,8 @@ static bool overlaps(const atto__conv_axis *a)
 static bool reads_pixels(const conv *v, bool to_big)
 {
     const bool few = inputs_of(v, to_big) <= FEW_CHANNELS && v->c.groups == 1;
-    return v->channels_last && !(few && overlaps(&v->c.h) && overlaps(&v->c.w));
+    if (few && overlaps(&v->c.h) && overlaps(&v->c.w)) return false;
+    return v->channels_last && (!is_grouped(v) || is_depthwise(v));
 }
 
 static bool writes_pixels(const conv *v, bool to_big)
@@ -180,7 +183,7 @@ static atto_status run_small(const conv *v, const atto_tensor *big, pass *p)
 static bool can_merge(const conv *v)
 {
     const int64_t phases = atto__conv_phases(&v->c.h) * atto__conv_phases(&v->c.w);
-    return phases > 1 && v->c.h.dilation == 1 && v->c.w.dilation == 1 && !is_depthwise(v);
+    return phases > 1 && v->c.h.dilation == 1 && v->c.w.dilation == 1 && !is_grouped(v);
 }
 
 static bool shares_taps(const atto__conv_axis *a)
@@ -305,6 +308,7 @@ static atto_status run_big(const conv *v, const atto_tensor *small, pass *p)
 
 typedef struct filter_pass {
     const conv *v;
+    bool pixels;                  /* channels are the innermost taps */
     window_matrix windows, small; /* small: pixels as spots, channels as taps */
     int64_t group;
 } filter_pass;
@@ -338,15 +342,15 @@ static void finish_filter(const void *job, int64_t output, int64_t tap, int32_t 
     const atto_tensor *t = a->dw;
     const int64_t inputs = t->shape[1], kh = t->shape[2], kw = t->shape[3];
     const int64_t small = p->group * p->v->c.small_channels + output;
-    const int64_t run = p->v->channels_last ? inputs : kw;
+    const int64_t run = p->pixels ? inputs : kw;
     float buffer[ATTO_BLOCK];
     for (int32_t i = 0; i < n;) {
         const int64_t at = tap + i;
         const int32_t count = (int32_t)least(run - at % run, n - i);
-        void *memory = p->v->channels_last
+        void *memory = p->pixels
                            ? element(t, small, at % inputs, at / inputs / kw, at / inputs % kw)
                            : element(t, small, at / kw / kh, at / kw % kh, at % kw);
-        const span to = { memory, 1, count, t->dtype };
+        const span to = { memory, t->stride[p->pixels ? 1 : 3], count, t->dtype };
         if (a->add_dw) accumulate_block(values + i, to, buffer);
         store_block(values + i, to);
         i += count;
@@ -411,14 +415,48 @@ static atto_status multiply_filter(const conv *v, const image *in, atto__gemm *g
     return ATTO_OK;
 }
 
+typedef struct store_job {
+    const conv *v;
+    float *sums; /* [small channels][taps of rows] */
+    int64_t taps;
+} store_job;
+
+static void store_filters(const void *job, int64_t begin, int64_t end)
+{
+    const store_job *j = job;
+    const filter_pass p = { .v = j->v };
+    for (int64_t i = begin; i < end; i++)
+        for (int64_t tap = 0; tap < j->taps; tap += ATTO_BLOCK)
+            finish_filter(&p, i, tap, (int32_t)least(ATTO_BLOCK, j->taps - tap),
+                          j->sums + i * j->taps + tap);
+}
+
+static atto_status run_grouped_filter(const conv *v, const image *in, const atto_tensor *small,
+                                      const atto__conv_walk *h, const atto__conv_walk *w)
+{
+    const atto__conv_walk all_h = all_of(h->count), all_w = all_of(w->count);
+    store_job j = { .v = v, .taps = v->c.big_channels * h->taps * w->taps };
+    image dz;
+    ATTO_TRY(image_for(v, small, false, reach_of(&all_h, nothing), reach_of(&all_w, nothing), 1, 1,
+                       &dz));
+    ATTO_TRY(multiply_grouped_filter(v, in, &dz, h, w, &j.sums));
+    const int64_t channels = v->c.groups * v->c.small_channels;
+    atto__parallel_for(threads_for(v, channels * j.taps), channels, store_filters, &j);
+    return ATTO_OK;
+}
+
 static atto_status run_filter(const conv *v, const atto_tensor *big, const atto_tensor *small)
 {
     const atto__conv_walk h = atto__conv_walk_small(&v->c.h), w = atto__conv_walk_small(&v->c.w);
     image in;
-    ATTO_TRY(image_for(v, big, v->channels_last, reach_of(&h, nothing), reach_of(&w, nothing),
-                       h.in_step, w.in_step, &in));
+    const bool pixels = v->channels_last && (!is_grouped(v) || is_depthwise(v));
+    ATTO_TRY(image_for(v, big, pixels, reach_of(&h, nothing), reach_of(&w, nothing), h.in_step,
+                       w.in_step, &in));
     if (is_depthwise(v)) return multiply_deep_filter(v, &in, small, &h, &w);
-    filter_pass p = { .v = v, .windows = { .limit = in.limit, .spots = spots_of(&in, &h, &w) } };
+    if (is_grouped(v)) return run_grouped_filter(v, &in, small, &h, &w);
+    filter_pass p = { .v = v,
+                      .pixels = pixels,
+                      .windows = { .limit = in.limit, .spots = spots_of(&in, &h, &w) } };
     atto__gemm g = { .m = v->c.small_channels,
                      .n = v->c.big_channels * h.taps * w.taps,
                      .k = v->c.batch * h.count * w.count,

@@ -163,6 +163,46 @@ static void fill_pixels(const plane_job *j, int64_t n, int64_t y)
     }
 }
 
+/* Some channels of one pixel after the other, as floats, become rows of planes. */
+static void turn_pixels(const float *from, int64_t pixel, int32_t pixels, int32_t channels,
+                        int64_t plane, float *to)
+{
+    vec_u32 square[VEC_LANES];
+    VEC_UNROLL
+    for (int32_t i = 0; i < VEC_LANES; i++) {
+        square[i] = (vec_u32){ 0 };
+        if (i < pixels) square[i] = (vec_u32)vec_load(from + i * pixel);
+    }
+    vec_transpose(square);
+    for (int32_t i = 0; i < channels; i++)
+        memcpy(to + i * plane, &square[i], (size_t)pixels * sizeof *to);
+}
+
+/* Row y of the planes of all channels of image n, whose pixels have theirs side by side. */
+static void fill_turned(const plane_job *j, int64_t n, int64_t y)
+{
+    const int64_t channels = j->t->shape[1], h = y - j->to.before_h;
+    float *to = j->planes + n * j->to.batch + y * j->to.row;
+    for (int64_t c = 0; c < channels; c++)
+        memset(to + c * j->to.channel, 0, (size_t)j->to.row * sizeof *to);
+    if (h < 0 || h >= j->t->shape[2]) return;
+    const int64_t wanted = least(j->t->shape[3], j->columns - j->to.before_w);
+    const float *from = element(j->t, n, 0, h, 0);
+    for (int64_t w = 0; w < wanted; w += VEC_LANES)
+        for (int64_t c = 0; c < channels; c += VEC_LANES)
+            turn_pixels(from + w * j->t->stride[3] + c, j->t->stride[3],
+                        (int32_t)least(VEC_LANES, wanted - w), VEC_LANES, j->to.channel,
+                        to + c * j->to.channel + w + j->to.before_w);
+}
+
+/* Whether rows are best filled from whole vectors of channels. */
+static bool turns(const plane_job *j)
+{
+    return !j->to.pixels && j->t->dtype == ATTO_F32 && j->t->stride[1] == 1 &&
+           j->t->stride[3] > 1 && j->t->shape[1] % VEC_LANES == 0 && j->to.split_h == 1 &&
+           j->to.split_w == 1;
+}
+
 static void fill_planes(const void *job, int64_t begin, int64_t end)
 {
     const plane_job *j = job;
@@ -170,6 +210,8 @@ static void fill_planes(const void *job, int64_t begin, int64_t end)
     for (int64_t i = begin; i < end; i++) {
         if (j->to.pixels) {
             fill_pixels(j, i / rows, i % rows);
+        } else if (turns(j)) {
+            fill_turned(j, i / rows, i % rows);
         } else {
             fill_row(j, i / rows / j->t->shape[1], i / rows % j->t->shape[1], i % rows);
         }
@@ -209,7 +251,7 @@ static atto_status make_planes(const conv *v, const atto_tensor *t, bool pixels,
     memset(j.planes + floats, 0, WINDOW_SLACK * sizeof *j.planes);
     to->data = j.planes;
     to->limit = j.planes + floats + WINDOW_SLACK;
-    const int64_t rows = t->shape[0] * j.rows * (pixels ? 1 : t->shape[1]);
+    const int64_t rows = t->shape[0] * j.rows * (pixels || turns(&j) ? 1 : t->shape[1]);
     atto__parallel_for(threads_for(v, floats), rows, fill_planes, &j);
     *out = *to;
     return ATTO_OK;
