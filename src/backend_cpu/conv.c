@@ -74,6 +74,7 @@ static bool is_matrix(const pass *p)
 /* The product of p's windows and filter, of which rows are the rows. whole: taps are neighbours. */
 static atto_status multiply(pass *p, int64_t rows, bool whole)
 {
+    p->plain = is_plain(p);
     p->streams = streams_to(p->out) && p->windows.taps.count <= FEW_TAPS;
     const int64_t spots = p->v->c.batch * p->h.count * p->w.count;
     const atto__gemm_side filter = { p->filter.data, p->filter.step, p->filter.dtype, true };
@@ -84,18 +85,18 @@ static atto_status multiply(pass *p, int64_t rows, bool whole)
         g.b = filter;
         g.pack_a = pack_spots_a;
         g.pack_b = whole ? NULL : pack_filter_b;
-        g.finish = finish_channels;
+        g.finish_rows = finish_channels;
         if (is_matrix(p) && !p->streams) {
             g.c = element(p->out, 0, p->channel, 0, 0);
             g.c_stride = p->out->stride[3];
             g.accumulate = p->add;
-            if (!p->fused) g.finish = NULL;
+            if (is_plain(p) || p->add) g.finish_rows = NULL;
         }
     } else {
         g.a = filter;
         g.pack_a = whole ? NULL : pack_filter_a;
         g.pack_b = pack_spots_b;
-        g.finish = finish_spots;
+        g.finish_rows = finish_spots;
     }
     return ATTO_LEVEL_NAME(gemm)(p->v->dev, &g);
 }

@@ -154,9 +154,8 @@ static void finish_group(const grouped_job *j, int64_t group, const band_at *b, 
     pass p = *j->p;
     p.channel = group * p.channels;
     sum_band(j, group, b, own);
-    for (int64_t o = 0; o < p.channels; o++)
-        finish_spots(&p, o, spot_of(&p, b), (int32_t)(b->rows * b->columns),
-                     own + o * sums_pitch(j));
+    finish_spots(&p, 0, (int32_t)p.channels, spot_of(&p, b), (int32_t)(b->rows * b->columns), own,
+                 sums_pitch(j));
 }
 
 /* VEC_LANES spots of all channels as pixels. */
@@ -187,10 +186,9 @@ static void finish_pixels(const grouped_job *j, const band_at *b, float *own)
     p.channels = channels;
     for (int64_t x = 0; x < spots; x += VEC_LANES) {
         turn_spots(own + x, pitch, room, pixels);
-        for (int64_t i = 0; i < least(VEC_LANES, spots - x); i++)
-            for (int64_t c = 0; c < channels; c += GROUP_RUN)
-                finish_channels(&p, spot_of(&p, b) + x + i, c,
-                                (int32_t)least(GROUP_RUN, channels - c), pixels + i * room + c);
+        for (int64_t c = 0; c < channels; c += GROUP_RUN)
+            finish_channels(&p, spot_of(&p, b) + x, (int32_t)least(VEC_LANES, spots - x), c,
+                            (int32_t)least(GROUP_RUN, channels - c), pixels + c, room);
     }
 }
 
@@ -244,6 +242,7 @@ static atto_status multiply_grouped(pass *p, const image *in, bool to_big)
     grouped_job j = { .p = p, .in = in, .groups = v->c.groups };
     j.inputs = to_big ? v->c.small_channels : v->c.big_channels;
     p->channels = to_big ? v->c.big_channels : v->c.small_channels;
+    p->plain = is_plain(p);
     p->streams = streams_to(p->out);
     ATTO_TRY(list_taps(v, in, &p->h, &p->w, j.inputs, &j.taps));
     ATTO_TRY(filter_of(v, &p->h, &p->w, to_big, false, 0, &p->filter));

@@ -17,6 +17,7 @@ typedef struct pass {
     const atto_tensor *out;
     const struct atto_conv_args *fused; /* NULL: a gradient, added to what is there or not */
     bool add, by_spots, streams;
+    bool plain;                /* nothing is done to sums but to store them */
     int64_t channel, channels; /* the group's first of out, and how many it has */
     int64_t across; /* phases that the product has side by side along width; 0: one in all */
     atto__conv_walk h, w;
@@ -102,30 +103,61 @@ static bool joins_rows(const pass *p)
            (!p->fused || (rows_follow(p->fused->z) && rows_follow(p->fused->residual)));
 }
 
-/* Hook of sums by channels: a channel's spots. */
-static void finish_spots(const void *job, int64_t channel, int64_t spot, int32_t n, float *values)
+/* Whether sums are only stored. */
+static bool is_plain(const pass *p)
+{
+    const struct atto_conv_args *a = p->fused;
+    return a ? !a->b && !a->z && !a->residual && a->act.kind == ATTO_ACT_IDENTITY : !p->add;
+}
+
+/* Runs of neighbouring channels at the same spots. */
+static void finish_runs(const pass *p, place at, int32_t rows, int32_t n, float *values,
+                        int64_t stride)
+{
+    span out = run_at(p, p->out, &at, n);
+    if (!p->plain || out.stride != 1 || out.dtype != ATTO_F32) {
+        for (int32_t i = 0; i < rows; i++, at.c++) finish_run(p, &at, n, values + i * stride);
+        return;
+    }
+    float *to = out.first;
+    for (int32_t i = 0; i < rows; i++) {
+        out.first = to + i * p->out->stride[1];
+        put_block(values + i * stride, out, p->streams);
+    }
+}
+
+/* Hook of sums by channels: spots of some of them. */
+static void finish_spots(const void *job, int64_t channel, int32_t rows, int64_t spot, int32_t n,
+                         float *values, int64_t stride)
 {
     const pass *p = job;
     const int64_t width = joins_rows(p) ? p->h.count * p->w.count : p->w.count;
     for (int32_t i = 0; i < n;) {
         const int32_t run = (int32_t)least(width - (spot + i) % width, n - i);
-        const place at = place_of(p, spot + i, channel);
-        const int32_t count = p->across > 0 ? existing(p, &at, run) : run;
-        if (count > 0) finish_run(p, &at, count, values + i);
+        if (p->across == 0)
+            finish_runs(p, place_of(p, spot + i, channel), rows, run, values + i, stride);
+        for (int32_t row = 0; p->across > 0 && row < rows; row++) {
+            const place at = place_of(p, spot + i, channel + row);
+            const int32_t count = existing(p, &at, run);
+            if (count > 0) finish_run(p, &at, count, values + row * stride + i);
+        }
         i += run;
     }
 }
 
-/* Hook of sums by spots: a spot's channels. */
-static void finish_channels(const void *job, int64_t spot, int64_t channel, int32_t n,
-                            float *values)
+/* Hook of sums by spots: channels of some of them. */
+static void finish_channels(const void *job, int64_t spot, int32_t rows, int64_t channel, int32_t n,
+                            float *values, int64_t stride)
 {
     const pass *p = job;
     for (int32_t i = 0; i < n;) {
         const int64_t left = p->channels - (channel + i) % p->channels;
         const int32_t run = (int32_t)least(left, n - i);
-        const place at = place_of(p, spot, channel + i);
-        if (p->across == 0 || existing(p, &at, 1) > 0) finish_run(p, &at, run, values + i);
+        for (int32_t row = 0; row < rows; row++) {
+            const place at = place_of(p, spot + row, channel + i);
+            if (p->across == 0 || existing(p, &at, 1) > 0)
+                finish_run(p, &at, run, values + row * stride + i);
+        }
         i += run;
     }
 }

@@ -52,6 +52,18 @@ static int32_t threads_for(const atto__gemm *g, int32_t threads)
     return work < threads - 1 ? 1 + (int32_t)work : threads;
 }
 
+/* Finishes rows of C, of which values has one every stride floats. */
+static void finish_lines(const atto__gemm *g, int64_t row, int32_t rows, int64_t column, int32_t n,
+                         float *values, int64_t stride)
+{
+    if (g->finish_rows) {
+        g->finish_rows(g->job, g->first_row + row, rows, column, n, values, stride);
+    } else if (g->finish) {
+        for (int32_t i = 0; i < rows; i++)
+            g->finish(g->job, g->first_row + row + i, column, n, values + i * stride);
+    }
+}
+
 /* ---- blocks ---- */
 
 typedef struct plan {
@@ -151,12 +163,11 @@ static void multiply_panel_pair(const plan *p, const step *s, int64_t a_panel, i
 static void finish_panels(const plan *p, const step *s, int64_t a0, int64_t a1, int64_t b0,
                           int64_t b1)
 {
-    const int64_t end = s->row + least(a1 * TILE_ROWS, s->rows);
-    const int64_t column = b0 * TILE_COLUMNS;
-    const int32_t n = (int32_t)(least(b1 * TILE_COLUMNS, s->columns) - column);
-    for (int64_t row = s->row + a0 * TILE_ROWS; row < end; row++)
-        p->g->finish(p->g->job, p->g->first_row + row, s->column + column, n,
-                     sums_at(p, s, row, s->column + column));
+    const int64_t row = s->row + a0 * TILE_ROWS, end = s->row + least(a1 * TILE_ROWS, s->rows);
+    const int64_t column = s->column + b0 * TILE_COLUMNS;
+    const int64_t end_column = s->column + least(b1 * TILE_COLUMNS, s->columns);
+    finish_lines(p->g, row, (int32_t)(end - row), column, (int32_t)(end_column - column),
+                 sums_at(p, s, row, column), p->c ? p->part : p->g->c_stride);
 }
 
 /* Some panels of B at a time, so that finish finds the sums in the first-level cache. */
@@ -170,7 +181,7 @@ static void multiply_unit(const plan *p, const step *s, int64_t unit)
         const int64_t end = least(first + FINISH_PANELS, b1);
         for (int64_t j = first; j < end; j++)
             for (int64_t i = a0; i < a1; i++) multiply_panel_pair(p, s, i, j);
-        if (s->last_k && p->g->finish) finish_panels(p, s, a0, a1, first, end);
+        if (s->last_k) finish_panels(p, s, a0, a1, first, end);
     }
     end_stream();
 }
@@ -404,13 +415,6 @@ static void place_sums(const whole_plan *p, int64_t row, int64_t column, float *
     }
 }
 
-static void finish_band(const atto__gemm *g, const band *b, int64_t row, int64_t column)
-{
-    for (int32_t i = 0; i < b->rows; i++)
-        g->finish(g->job, g->first_row + row + b->row + i, column + b->column, b->columns,
-                  b->sums + i * b->stride);
-}
-
 static void multiply_piece(const whole_plan *p, int64_t unit, float *own)
 {
     const atto__gemm *g = p->g;
@@ -434,7 +438,9 @@ static void multiply_piece(const whole_plan *p, int64_t unit, float *own)
                 place_sums(p, row, column, sums, &b);
                 multiply_band(&b, depth, p->of_a ? whole : own, p->of_a ? own : whole,
                               block > 0 || g->accumulate);
-                if (g->finish && block == p->k_blocks - 1) finish_band(g, &b, row, column);
+                if (block == p->k_blocks - 1)
+                    finish_lines(g, row + b.row, b.rows, column + b.column, b.columns, b.sums,
+                                 b.stride);
             }
     }
     end_stream();
@@ -540,7 +546,7 @@ static void deliver(const atto__gemm *g, int64_t row, int64_t column, int32_t n,
         for (int32_t i = 0; i < n; i++) c[i] = g->accumulate ? c[i] + sums[i] : sums[i];
         sums = c;
     }
-    if (g->finish) g->finish(g->job, g->first_row + row, column, n, sums);
+    finish_lines(g, row, 1, column, n, sums, n);
 }
 
 ATTO_INLINE void skinny_as(const skinny_plan *p, atto_dtype dtype, int64_t column, int32_t n,
@@ -642,14 +648,13 @@ typedef struct sums {
     int64_t stride;
 } sums;
 
-static void finish_rows(const void *job, int64_t begin, int64_t end)
+static void finish_some(const void *job, int64_t begin, int64_t end)
 {
     const sums *s = job;
-    const atto__gemm *g = s->g;
-    for (int64_t i = begin; i < end; i++)
-        for (int64_t column = 0; column < g->n; column += ATTO_GEMM_RUN)
-            g->finish(g->job, g->first_row + i, column,
-                      (int32_t)least(ATTO_GEMM_RUN, g->n - column), s->c + i * s->stride + column);
+    for (int64_t column = 0; column < s->g->n; column += ATTO_GEMM_RUN)
+        finish_lines(s->g, begin, (int32_t)(end - begin), column,
+                     (int32_t)least(ATTO_GEMM_RUN, s->g->n - column),
+                     s->c + begin * s->stride + column, s->stride);
 }
 
 static atto_status run_blas(atto_device *dev, const atto__gemm *g, atto__sgemm_fn *sgemm)
@@ -663,8 +668,8 @@ static atto_status run_blas(atto_device *dev, const atto__gemm *g, atto__sgemm_f
           g->b.along_k ? ATTO_CBLAS_TRANSPOSED : ATTO_CBLAS_AS_IT_IS, (int)g->m, (int)g->n,
           (int)g->k, 1.0f, g->a.data, (int)g->a.stride, g->b.data, (int)g->b.stride,
           g->c && g->accumulate ? 1.0f : 0.0f, s.c, (int)s.stride);
-    if (g->finish)
-        atto__parallel_for(threads_for(g, atto__cpu_threads(dev)), g->m, finish_rows, &s);
+    if (g->finish || g->finish_rows)
+        atto__parallel_for(threads_for(g, atto__cpu_threads(dev)), g->m, finish_some, &s);
     return ATTO_OK;
 }
 
@@ -775,6 +780,7 @@ static atto__gemm part_of_product(const parts_plan *p, int64_t part)
     g.c_stride = g.n;
     g.accumulate = false;
     g.finish = NULL;
+    g.finish_rows = NULL;
     return g;
 }
 

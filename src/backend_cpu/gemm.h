@@ -47,6 +47,10 @@ typedef struct atto__gemm {
      * they stand in c if there is one. Called once for each element; may store past the caches. */
     void (*finish)(const void *job, int64_t row, int64_t column, int32_t n, float *values);
 
+    /* NULL, or finish for some rows of C at a time, of which values has one every stride floats. */
+    void (*finish_rows)(const void *job, int64_t row, int32_t rows, int64_t column, int32_t n,
+                        float *values, int64_t stride);
+
     /* NULL, or what packs an operand that no memory holds, in place of reading it: panels of width
      * rows of A, or columns of B, from first on, n of them, over depth values of k; as pack.h says. */
     atto__pack_fn *pack_a, *pack_b;

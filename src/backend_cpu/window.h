@@ -129,7 +129,10 @@ ATTO_INLINE void copy_exactly(const window_copy *c, int32_t count, const float *
 
 ATTO_INLINE void fetch_ahead(const window_copy *c, int32_t count, const float *from)
 {
-    for (int32_t p = 0; p < count; p++) __builtin_prefetch(from + c[p].offset);
+    for (int32_t p = 0; p < count; p++) {
+        __builtin_prefetch(from + c[p].offset);
+        __builtin_prefetch(from + c[p].offset + c[p].n - 1);
+    }
 }
 
 /* Rows of panels, from the places of depth rows. The last rows of all are copied without spilling:
