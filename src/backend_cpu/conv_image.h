@@ -107,6 +107,35 @@ typedef struct plane_job {
     uint64_t phases_h, phases_w;
 } plane_job;
 
+/* Every other of n elements to `even`, from the first one on, and the rest to `odd`; NULL: nowhere.
+ * Returns how many are done, whole vectors of both. */
+static int64_t deal_two(const float *from, int64_t n, float *even, float *odd)
+{
+    int64_t i = 0;
+    for (; i + 2 * VEC_LANES <= n; i += 2 * VEC_LANES) {
+        const vec a = vec_load(from + i), b = vec_load(from + i + VEC_LANES);
+        if (even) vec_store(even + i / 2, vec_even(a, b));
+        if (odd) vec_store(odd + i / 2, vec_odd(a, b));
+    }
+    return i;
+}
+
+static int64_t deal_four(const float *from, int64_t n, float *const to[4])
+{
+    int64_t i = 0;
+    for (; i + 4 * VEC_LANES <= n; i += 4 * VEC_LANES) {
+        const vec a = vec_load(from + i), b = vec_load(from + i + VEC_LANES);
+        const vec c = vec_load(from + i + 2 * VEC_LANES), d = vec_load(from + i + 3 * VEC_LANES);
+        const vec even[2] = { vec_even(a, b), vec_even(c, d) };
+        const vec odd[2] = { vec_odd(a, b), vec_odd(c, d) };
+        if (to[0]) vec_store(to[0] + i / 4, vec_even(even[0], even[1]));
+        if (to[1]) vec_store(to[1] + i / 4, vec_even(odd[0], odd[1]));
+        if (to[2]) vec_store(to[2] + i / 4, vec_odd(even[0], even[1]));
+        if (to[3]) vec_store(to[3] + i / 4, vec_odd(odd[0], odd[1]));
+    }
+    return i;
+}
+
 /* Elements of a row from column w on, as floats, to where they belong. */
 static void copy_split(const plane_job *j, const float *from, int64_t w, int64_t n, float *to)
 {
@@ -115,12 +144,21 @@ static void copy_split(const plane_job *j, const float *from, int64_t w, int64_t
         memcpy(to + w + j->to.before_w, from, (size_t)n * sizeof *to);
         return;
     }
-    for (int64_t first = 0; first < least(split, n); first++) {
+    float *phase[4] = { NULL };
+    int64_t done = 0;
+    for (int64_t first = 0; first < least(split, 4); first++) {
+        const int64_t at = w + first + j->to.before_w;
+        if (meets_phase(j->phases_w, at % split))
+            phase[first] = to + at % split * j->to.phase_w + at / split;
+    }
+    if (split == 2) done = deal_two(from, n, phase[0], phase[1]);
+    if (split == 4) done = deal_four(from, n, phase);
+    for (int64_t first = done; first < least(done + split, n); first++) {
         const int64_t at = w + first + j->to.before_w;
         if (!meets_phase(j->phases_w, at % split)) continue;
-        float *phase = to + at % split * j->to.phase_w + at / split;
+        float *rest = to + at % split * j->to.phase_w + at / split;
         const int64_t count = atto__divide_up(n - first, split);
-        for (int64_t i = 0; i < count; i++) phase[i] = from[first + i * split];
+        for (int64_t i = 0; i < count; i++) rest[i] = from[first + i * split];
     }
 }
 

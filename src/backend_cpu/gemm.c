@@ -460,7 +460,8 @@ static void whole_run(const void *job, int64_t stage, int64_t unit, int32_t work
 static int32_t piece_of(const atto__gemm *g, bool of_a, int32_t threads)
 {
     const int32_t panel = of_a ? TILE_COLUMNS : TILE_ROWS;
-    const int64_t share = (of_a ? g->n : g->m) / panel / (4 * threads);
+    const int64_t panels = (of_a ? g->n : g->m) / panel;
+    const int64_t share = threads == 1 ? panels : panels / (4 * threads);
     const bool along = of_a ? g->b.along_k && !g->pack_b : false;
     if (along || share < 2) return panel;
     return (int32_t)least(GROUP_PANELS, share) * panel;

@@ -138,6 +138,29 @@ ATTO_INLINE vec_u32 vec_zip_high(vec_u32 a, vec_u32 b)
 #endif
 }
 
+/* Every other lane of a and b, from the first one on; from the second one on. */
+ATTO_INLINE vec vec_even(vec a, vec b)
+{
+#if VEC_LANES == 16
+    return VEC_PICK(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+#elif VEC_LANES == 8
+    return VEC_PICK(a, b, 0, 2, 4, 6, 8, 10, 12, 14);
+#else
+    return VEC_PICK(a, b, 0, 2, 4, 6);
+#endif
+}
+
+ATTO_INLINE vec vec_odd(vec a, vec b)
+{
+#if VEC_LANES == 16
+    return VEC_PICK(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+#elif VEC_LANES == 8
+    return VEC_PICK(a, b, 1, 3, 5, 7, 9, 11, 13, 15);
+#else
+    return VEC_PICK(a, b, 1, 3, 5, 7);
+#endif
+}
+
 /* One step of vec_transpose: row i meets row i + VEC_LANES / 2. */
 ATTO_INLINE void vec_shuffle_rows(vec_u32 rows[VEC_LANES])
 {
