@@ -16,15 +16,20 @@ typedef struct filter_matrix {
     const int64_t *places;
 } filter_matrix;
 
-/* Panels of n outputs from first on, over depth taps. Whole vectors of neighbours, in ascending
+/* Taps that are packed for some panels before the next ones: the outputs of a tap are neighbours, or
+ * nearly so. */
+#define FILTER_TAPS 16
+
+/* A panel of n outputs from first on, over depth taps. Whole vectors of neighbours, in ascending
  * order: what spills over is overwritten by the next tap's; the last one is cut. */
-ATTO_INLINE void pack_filter_as(const filter_matrix *f, atto_dtype dtype, int64_t first, int64_t k,
-                                int32_t n, int32_t depth, int32_t width, float *to)
+ATTO_INLINE void pack_filter_as(const filter_matrix *f, atto_dtype dtype, int64_t first,
+                                const int64_t *places, int32_t n, int32_t depth, int32_t width,
+                                float *to)
 {
     const bool neighbours = f->step == 1 && n == width && dtype == ATTO_F32;
     const int32_t whole = (int32_t)round_up(width, VEC_LANES);
     for (int32_t i = 0; i < depth; i++, to += width) {
-        const int64_t at = first * f->step + f->places[k + i];
+        const int64_t at = first * f->step + places[i];
         if (neighbours && i + 1 < depth && at + whole <= f->limit) {
             VEC_UNROLL
             for (int32_t j = 0; j < width; j += VEC_LANES)
@@ -36,21 +41,36 @@ ATTO_INLINE void pack_filter_as(const filter_matrix *f, atto_dtype dtype, int64_
     }
 }
 
+/* Asks for the outputs of a tap. */
+ATTO_INLINE void fetch_filter(const filter_matrix *f, int64_t first, int64_t place, int32_t n)
+{
+    const int64_t line = f->dtype == ATTO_F32 ? 16 : 32, end = (first + n) * f->step + place;
+    for (int64_t at = first * f->step + place; at < end; at += line > f->step ? line : f->step)
+        vec_prefetch_as(f->data, at, f->dtype);
+}
+
+/* Panels of n outputs from first on, over depth taps from k on. */
 ATTO_INLINE void pack_filter(const filter_matrix *f, int64_t first, int64_t k, int32_t n,
                              int32_t depth, int32_t width, float *to)
 {
-    for (int32_t at = 0; at < n; at += width, to += (int64_t)width * depth) {
-        const int32_t rows = (int32_t)least(width, n - at);
-        switch (f->dtype) {
-        case ATTO_F16:
-            pack_filter_as(f, ATTO_F16, first + at, k, rows, depth, width, to);
-            break;
-        case ATTO_BF16:
-            pack_filter_as(f, ATTO_BF16, first + at, k, rows, depth, width, to);
-            break;
-        default:
-            pack_filter_as(f, ATTO_F32, first + at, k, rows, depth, width, to);
-            break;
+    for (int32_t tap = 0; tap < depth; tap += FILTER_TAPS) {
+        const int32_t taps = (int32_t)least(FILTER_TAPS, depth - tap);
+        const int64_t *places = f->places + k + tap;
+        if (tap + FILTER_TAPS < depth) fetch_filter(f, first, places[FILTER_TAPS], n);
+        for (int32_t at = 0; at < n; at += width) {
+            const int32_t rows = (int32_t)least(width, n - at);
+            float *panel = to + (int64_t)at * depth + (int64_t)tap * width;
+            switch (f->dtype) {
+            case ATTO_F16:
+                pack_filter_as(f, ATTO_F16, first + at, places, rows, taps, width, panel);
+                break;
+            case ATTO_BF16:
+                pack_filter_as(f, ATTO_BF16, first + at, places, rows, taps, width, panel);
+                break;
+            default:
+                pack_filter_as(f, ATTO_F32, first + at, places, rows, taps, width, panel);
+                break;
+            }
         }
     }
 }

@@ -115,14 +115,14 @@ static void finish_runs(const pass *p, place at, int32_t rows, int32_t n, float 
                         int64_t stride)
 {
     span out = run_at(p, p->out, &at, n);
-    if (!p->plain || out.stride != 1 || out.dtype != ATTO_F32) {
+    if (!p->plain || out.dtype != ATTO_F32) {
         for (int32_t i = 0; i < rows; i++, at.c++) finish_run(p, &at, n, values + i * stride);
         return;
     }
     float *to = out.first;
-    for (int32_t i = 0; i < rows; i++) {
-        out.first = to + i * p->out->stride[1];
-        put_block(values + i * stride, out, p->streams);
+    for (int32_t i = 0; i < rows; i++, to += p->out->stride[1]) {
+        out.first = to;
+        put_block(values + i * stride, out, p->streams && out.stride == 1);
     }
 }
 
