@@ -45,7 +45,7 @@ ATTO_INLINE void pack_filter_as(const filter_matrix *f, atto_dtype dtype, int64_
 ATTO_INLINE void fetch_filter(const filter_matrix *f, int64_t first, int64_t place, int32_t n)
 {
     const int64_t line = f->dtype == ATTO_F32 ? 16 : 32, end = (first + n) * f->step + place;
-    for (int64_t at = first * f->step + place; at < end; at += line > f->step ? line : f->step)
+    for (int64_t at = first * f->step + place; at<end; at += line> f->step ? line : f->step)
         vec_prefetch_as(f->data, at, f->dtype);
 }
 

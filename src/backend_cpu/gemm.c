@@ -308,6 +308,10 @@ static atto_status run_packed(atto_device *dev, const atto__gemm *g)
 #define WHOLE_LINES  512
 #define WHOLE_FLOATS (1 << 20)
 
+/* Panels of a piece, and floats of its blocks. */
+#define PIECE_PANELS 8
+#define PIECE_FLOATS 81920
+
 /* Columns that rows of a unit are multiplied with at a time. */
 #define BAND_COLUMNS 512
 _Static_assert(BAND_COLUMNS <= ATTO_GEMM_RUN, "a band is finished in runs");
@@ -460,15 +464,23 @@ static void whole_run(const void *job, int64_t stage, int64_t unit, int32_t work
     }
 }
 
-/* Of an operand across k wide pieces of rows are read, if each thread gets some. */
+/* Panels of a piece: so that threads are done at the same time, in few pieces, each of which has to
+ * read the whole operand again, and none of which is too large for a second-level cache. */
 static int32_t piece_of(const atto__gemm *g, bool of_a, int32_t threads)
 {
     const int32_t panel = of_a ? TILE_COLUMNS : TILE_ROWS;
-    const int64_t panels = (of_a ? g->n : g->m) / panel;
-    const int64_t share = threads == 1 ? panels : panels / (4 * threads);
-    const bool along = of_a ? g->b.along_k && !g->pack_b : false;
-    if (along || share < 2) return panel;
-    return (int32_t)least(GROUP_PANELS, share) * panel;
+    const int64_t panels = atto__divide_up(of_a ? g->n : g->m, panel);
+    int64_t best = 1, least_cost = INT64_MAX;
+    for (int64_t piece = 1; piece <= PIECE_PANELS; piece++) {
+        if (piece > 1 && piece * panel * k_block_of(g) > PIECE_FLOATS) break;
+        const int64_t turns = atto__divide_up(atto__divide_up(panels, piece), threads);
+        const int64_t cost = turns * (4 * piece + 1);
+        if (cost <= least_cost) {
+            least_cost = cost;
+            best = piece;
+        }
+    }
+    return (int32_t)best * panel;
 }
 
 /* Whether there are pieces for all threads, and the whole operand is not much memory. The bits are
