@@ -8,9 +8,9 @@
  *   channels   windows [spots, taps] times   small image [outputs, spots] times
  *              w [taps, outputs]             windows [spots, taps]
  *
- * In rows dw takes spots with the columns between the rows of a plane, so that they are one run in
- * memory for every tap; they are zeros on both sides. Groups follow one another. Depthwise
- * convolutions have loops of their own (conv_depthwise.h). */
+ * Filters and images are packed from where they lie. Images of few channels are read and written
+ * along their rows in either order. Groups follow one another; those of some channels
+ * (conv_grouped.h) and depthwise convolutions (conv_depthwise.h) have loops of their own. */
 #include "backend_cpu/gemm.h"
 
 #include <stdatomic.h>
@@ -25,7 +25,9 @@ _Static_assert(ATTO_GEMM_RUN <= ATTO_BLOCK, "a run of gemm.h must fit a block of
 static void pack_spots(const pass *p, int64_t first, int64_t k, int32_t n, int32_t depth,
                        int32_t width, float *to)
 {
-    if (p->pixels) {
+    if (p->windows.edges.taps > 0) {
+        pack_windows_inside(&p->windows, first, k, n, depth, to);
+    } else if (p->pixels) {
         pack_windows_along(&p->windows, false, first, k, n, depth, width, to);
     } else {
         pack_windows_across(&p->windows, true, first, k, n, depth, width, to);
@@ -122,6 +124,7 @@ static atto_status take_windows(pass *p, const image *in, bool to_big, int64_t g
     p->windows = (window_matrix){ .data = in->data + group * inputs * in->channel,
                                   .limit = in->limit,
                                   .spots = spots_of(in, &p->h, &p->w) };
+    if (in->has_edges) ATTO_TRY(list_edges(v, &p->h, &p->w, &p->windows.edges));
     return list_taps(v, in, &p->h, &p->w, inputs, &p->windows.taps);
 }
 
@@ -164,12 +167,23 @@ static bool writes_pixels(const conv *v, bool to_big)
     return v->channels_last && !few;
 }
 
+/* Whether zeros around an image matter. */
+static bool has_padding(const conv *v)
+{
+    return !is_grouped(v) && (v->c.h.kernel > 1 || v->c.w.kernel > 1);
+}
+
 static atto_status run_small(const conv *v, const atto_tensor *big, pass *p)
 {
     image in;
     p->h = atto__conv_walk_small(&v->c.h);
     p->w = atto__conv_walk_small(&v->c.w);
     p->by_spots = writes_pixels(v, false);
+    if (has_padding(v) && fits_edges(v, big, &p->h, &p->w)) {
+        in = image_in_place(big, false);
+        in.has_edges = true;
+        return multiply_groups(p, &in, false);
+    }
     ATTO_TRY(image_for(v, big, reads_pixels(v, false), reach_of(&p->h, nothing),
                        reach_of(&p->w, nothing), p->h.in_step, p->w.in_step, &in));
     return multiply_groups(p, &in, false);
@@ -296,10 +310,32 @@ static atto_status run_phases(pass *p, const image *in)
     return ATTO_OK;
 }
 
+/* Whether edges stand for zeros in every phase, side by side or one by one. */
+static bool phases_fit_edges(const conv *v, const atto_tensor *small)
+{
+    if (can_merge(v)) {
+        const atto__conv_walk h = atto__conv_walk_phases(&v->c.h);
+        const atto__conv_walk w = atto__conv_walk_phases(&v->c.w);
+        if (!fits_edges(v, small, &h, &w)) return false;
+    }
+    for (int64_t i = 0; i < atto__conv_phases(&v->c.h); i++)
+        for (int64_t k = 0; k < atto__conv_phases(&v->c.w); k++) {
+            const atto__conv_walk h = atto__conv_walk_big(&v->c.h, i);
+            const atto__conv_walk w = atto__conv_walk_big(&v->c.w, k);
+            if (h.taps * w.taps > 0 && !fits_edges(v, small, &h, &w)) return false;
+        }
+    return true;
+}
+
 static atto_status run_big(const conv *v, const atto_tensor *small, pass *p)
 {
     image in;
     p->by_spots = writes_pixels(v, true);
+    if (has_padding(v) && phases_fit_edges(v, small)) {
+        in = image_in_place(small, false);
+        in.has_edges = true;
+        return merges_phases(v, &in) ? run_merged(p, &in) : run_phases(p, &in);
+    }
     ATTO_TRY(image_for(v, small, reads_pixels(v, true), reach_of_phases(&v->c.h),
                        reach_of_phases(&v->c.w), 1, 1, &in));
     return merges_phases(v, &in) ? run_merged(p, &in) : run_phases(p, &in);

@@ -15,6 +15,7 @@ typedef struct image {
     int64_t split_h, split_w;           /* planes of rows: phases, */
     int64_t phase_h, phase_w;           /* and the steps between them */
     bool pixels;                        /* the channels of a pixel are neighbours */
+    bool has_edges;                     /* as it lies, though walks reach over its edges */
 } image;
 
 /* What one call works with. */
@@ -38,6 +39,9 @@ static int32_t threads_for(const conv *v, int64_t work)
 {
     return work < ATTO_SERIAL_BELOW ? 1 : atto__cpu_threads(v->dev);
 }
+
+/* As many bits at most, of all taps. */
+#define EDGE_BITS (1 << 24)
 
 /* ---- images ---- */
 
@@ -316,6 +320,53 @@ static atto_status image_for(const conv *v, const atto_tensor *t, bool pixels, r
         return ATTO_OK;
     }
     return make_planes(v, t, pixels, h, w, step_h, step_w, out);
+}
+
+/* ---- edges ---- */
+
+/* Whether the walks have an output for every element of an image whose rows follow each other: then
+ * it needs no copy with zeros. */
+static bool fits_edges(const conv *v, const atto_tensor *t, const atto__conv_walk *h,
+                       const atto__conv_walk *w)
+{
+    const int64_t taps = h->taps * w->taps;
+    return t->dtype == ATTO_F32 && t->buffer && !v->channels_last && h->in_step == 1 &&
+           w->in_step == 1 && h->count == t->shape[2] && w->count == t->shape[3] &&
+           t->stride[2] == t->shape[3] && (t->stride[3] == 1 || t->shape[3] == 1) && taps > 0 &&
+           taps <= EDGE_TAPS && taps * h->count * w->count <= EDGE_BITS;
+}
+
+static int64_t within(int64_t at, int64_t size)
+{
+    return at < 0 ? 0 : least(at, size);
+}
+
+/* The bits of one tap: a row's columns from left to right are inside. */
+static void mark_inside(const atto__conv_walk *h, int64_t down, int64_t left, int64_t right,
+                        int64_t width, uint8_t *bits)
+{
+    for (int64_t y = within(-down, h->count); y < within(h->count - down, h->count); y++)
+        for (int64_t spot = y * width + left; spot < y * width + right; spot++)
+            bits[spot / 8] |= (uint8_t)(1u << spot % 8);
+}
+
+/* Bits for the walks of fits_edges. */
+static atto_status list_edges(const conv *v, const atto__conv_walk *h, const atto__conv_walk *w,
+                              window_edges *out)
+{
+    const int64_t bytes = h->count * w->count / 8 + 8, taps = h->taps * w->taps;
+    float *floats;
+    ATTO_TRY(scratch_floats(v->dev, atto__divide_up(taps * bytes, 4), &floats));
+    uint8_t *bits = (uint8_t *)floats;
+    memset(bits, 0, (size_t)(taps * bytes));
+    for (int64_t tap = 0; tap < taps; tap++) {
+        const int64_t down = h->at + tap / w->taps * h->at_step;
+        const int64_t right = w->at + tap % w->taps * w->at_step;
+        mark_inside(h, down, within(-right, w->count), within(w->count - right, w->count), w->count,
+                    bits + tap * bytes);
+    }
+    *out = (window_edges){ bits, bytes, (int32_t)taps };
+    return ATTO_OK;
 }
 
 /* ---- spots and taps ---- */

@@ -47,6 +47,20 @@ ATTO_INLINE void vec_store(float *to, vec v)
     *(vec_memory *)to = v;
 }
 
+/* Those lanes whose bits are set, and zeros. Nothing is read for the others. */
+ATTO_INLINE vec vec_load_some(const float *from, uint32_t bits)
+{
+#if VEC_LANES == 16
+    return (vec)_mm512_maskz_loadu_ps((__mmask16)bits, from);
+#else
+    if (bits == (1u << VEC_LANES) - 1) return vec_load(from);
+    vec v = { 0 };
+    for (int32_t i = 0; bits != 0; i++, bits >>= 1)
+        if (bits & 1) v[i] = from[i];
+    return v;
+#endif
+}
+
 /* x in every lane. x - 0 is x for every x, so compilers make a broadcast of it; x + 0 is not. */
 ATTO_INLINE vec vec_all(float x)
 {

@@ -2,8 +2,9 @@
 /* Windows of an image as the matrix that a convolution multiplies, without storing it.
  *
  * Element [spot, tap] of the matrix is an element of the image: where the output `spot` reads for
- * `tap`. Its place in memory is the sum of the spot's and the tap's, since what the padding holds is
- * there: as the image lies, where it needs no padding, or in planes, a copy with zeros around it.
+ * `tap`. Its place in memory is the sum of the spot's and the tap's. What the padding holds is there,
+ * too: as the image lies, where it needs no padding; in planes, a copy with zeros around it; or as
+ * bits that say which spots a tap reads outside.
  *
  *   rows       unit stride along width. A tap is (channel, row, column) of the filter. Planes take
  *              strides apart, so that neighbouring spots read neighbours:
@@ -35,10 +36,22 @@ typedef struct window_taps {
     int64_t run, count;
 } window_taps;
 
+/* As many taps as may have bits. */
+#define EDGE_TAPS 64
+
+/* Where windows reach over the edge of an image that has no zeros around it, and as many spots as
+ * elements, one after the other: bit `spot` of tap k % taps says whether the tap is inside. */
+typedef struct window_edges {
+    const uint8_t *inside;
+    int64_t bytes; /* of a tap's bits */
+    int32_t taps;  /* 0: nothing reaches over an edge */
+} window_edges;
+
 typedef struct window_matrix {
     const float *data, *limit; /* limit: behind what may be read */
     window_spots spots;
     window_taps taps;
+    window_edges edges;
 } window_matrix;
 
 /* Neighbours in memory: n elements at offset, of which the first has index `at` here. */
@@ -85,6 +98,14 @@ ATTO_INLINE int32_t cut_pieces(const window_matrix *m, bool of_spots, int64_t fi
         at += pieces[count].n;
     }
     return count;
+}
+
+/* Bits of VEC_LANES neighbouring spots from one of an image on. */
+ATTO_INLINE uint32_t lanes_inside(const window_edges *e, int64_t tap, int64_t spot)
+{
+    uint32_t bits;
+    memcpy(&bits, e->inside + tap * e->bytes + spot / 8, sizeof bits);
+    return bits >> spot % 8 & ((1u << (VEC_LANES - 1)) * 2 - 1);
 }
 
 /* Places of the spots (or taps) first .. first + n. */
@@ -188,6 +209,102 @@ ATTO_INLINE void pack_some_across(const window_matrix *m, bool of_spots, int64_t
     }
     if (n % width > 0)
         clear_columns(n % width, depth, width, to + (int64_t)(n / width) * depth * width);
+}
+
+/* ---- the same over edges: vectors of spots with zeros for what is outside ---- */
+
+/* A piece of a vector of spots: lanes that belong to one image. */
+typedef struct window_lanes {
+    int64_t offset,
+        spot; /* of lane 0, which need not exist; spots count from the image's first on */
+    uint32_t lanes;
+} window_lanes;
+
+#define WINDOW_VECTORS (WINDOW_PANELS * TILE_VECS)
+
+/* Cuts n spots into vectors, and these where an image ends. first[v]: vector v's first piece. */
+ATTO_INLINE int32_t cut_lanes(const window_matrix *m, int64_t spot, int32_t n, window_lanes *pieces,
+                              int32_t first[WINDOW_VECTORS + 1])
+{
+    int32_t count = 0;
+    for (int32_t at = 0; at < n;) {
+        const int32_t lane = at % VEC_LANES;
+        if (lane == 0) first[at / VEC_LANES] = count;
+        const int64_t run = least(spot_run(&m->spots, spot + at), VEC_LANES - lane);
+        const int32_t lanes = (int32_t)least(run, n - at);
+        pieces[count++] = (window_lanes){ spot_place(&m->spots, spot + at) - lane,
+                                          (spot + at) % m->spots.width - lane,
+                                          ((1u << (lanes - 1)) * 2 - 1) << lane };
+        at += lanes;
+    }
+    first[(n + VEC_LANES - 1) / VEC_LANES] = count;
+    return count;
+}
+
+ATTO_INLINE uint32_t piece_inside(const window_edges *e, int64_t tap, const window_lanes *p)
+{
+    const uint32_t bits =
+        p->spot >= 0 ? lanes_inside(e, tap, p->spot) : lanes_inside(e, tap, 0) << -p->spot;
+    return bits & p->lanes;
+}
+
+/* A row of panels, one place after the other: a vector for each piece. */
+ATTO_INLINE void copy_lanes(const float *from, const window_lanes *pieces, const uint16_t *inside,
+                            int64_t panel_floats, float *to)
+{
+    VEC_UNROLL
+    for (int32_t v = 0; v < WINDOW_VECTORS; v++)
+        vec_store(to + v / TILE_VECS * panel_floats + v % TILE_VECS * VEC_LANES,
+                  vec_load_some(from + pieces[v].offset, inside[v]));
+}
+
+/* The same where images end within vectors, or before the last one. */
+ATTO_INLINE void join_lanes(const float *from, const window_lanes *pieces, const uint16_t *inside,
+                            const int32_t *start, int32_t vectors, int64_t panel_floats, float *to)
+{
+    const int32_t whole = (int32_t)round_up(vectors, TILE_VECS);
+    for (int32_t v = 0; v < whole; v++) {
+        vec_u32 x = { 0 };
+        for (int32_t p = start[v]; v < vectors && p < start[v + 1]; p++)
+            x |= (vec_u32)vec_load_some(from + pieces[p].offset, inside[p]);
+        vec_store(to + v / TILE_VECS * panel_floats + v % TILE_VECS * VEC_LANES, (vec)x);
+    }
+}
+
+/* Some panels of n spots over depth taps. */
+ATTO_INLINE void pack_some_inside(const window_matrix *m, int64_t first, int64_t k, int32_t n,
+                                  int32_t depth, float *to)
+{
+    window_lanes pieces[WINDOW_PANELS * TILE_COLUMNS];
+    uint16_t inside[EDGE_TAPS * WINDOW_PANELS * TILE_COLUMNS];
+    int32_t start[WINDOW_VECTORS + 1];
+    const int32_t count = cut_lanes(m, first, n, pieces, start);
+    const int32_t vectors = (n + VEC_LANES - 1) / VEC_LANES;
+    const bool plain = count == WINDOW_VECTORS && vectors == WINDOW_VECTORS;
+    for (int32_t tap = 0; tap < m->edges.taps; tap++)
+        for (int32_t p = 0; p < count; p++)
+            inside[tap * count + p] = (uint16_t)piece_inside(&m->edges, tap, pieces + p);
+    int32_t tap = (int32_t)(k % m->edges.taps);
+    for (int32_t i = 0; i < depth; i++, tap = tap + 1 < m->edges.taps ? tap + 1 : 0) {
+        const float *from = m->data + m->taps.start[k + i];
+        float *row = to + (int64_t)i * TILE_COLUMNS;
+        if (plain) {
+            copy_lanes(from, pieces, inside + tap * count, (int64_t)depth * TILE_COLUMNS, row);
+        } else {
+            join_lanes(from, pieces, inside + tap * count, start, vectors,
+                       (int64_t)depth * TILE_COLUMNS, row);
+        }
+    }
+}
+
+/* pack_windows_across of spots, for panels of TILE_COLUMNS. */
+ATTO_INLINE void pack_windows_inside(const window_matrix *m, int64_t first, int64_t k, int32_t n,
+                                     int32_t depth, float *to)
+{
+    const int32_t step = WINDOW_PANELS * TILE_COLUMNS;
+    for (int32_t at = 0; at < n; at += step)
+        pack_some_inside(m, first + at, k, (int32_t)least(step, n - at), depth,
+                         to + (int64_t)at * depth);
 }
 
 ATTO_INLINE void pack_windows_across(const window_matrix *m, bool of_spots, int64_t first,
