@@ -327,6 +327,14 @@ static bool phases_fit_edges(const conv *v, const atto_tensor *small)
     return true;
 }
 
+/* What phases read, one by one and side by side. */
+static reach reach_of_all(const conv *v, const atto__conv_axis *a)
+{
+    const atto__conv_walk all = atto__conv_walk_phases(a);
+    const reach each = reach_of_phases(a);
+    return can_merge(v) ? reach_of(&all, each) : each;
+}
+
 static atto_status run_big(const conv *v, const atto_tensor *small, pass *p)
 {
     image in;
@@ -334,10 +342,10 @@ static atto_status run_big(const conv *v, const atto_tensor *small, pass *p)
     if (has_padding(v) && phases_fit_edges(v, small)) {
         in = image_in_place(small, false);
         in.has_edges = true;
-        return merges_phases(v, &in) ? run_merged(p, &in) : run_phases(p, &in);
+    } else {
+        ATTO_TRY(image_for(v, small, reads_pixels(v, true), reach_of_all(v, &v->c.h),
+                           reach_of_all(v, &v->c.w), 1, 1, &in));
     }
-    ATTO_TRY(image_for(v, small, reads_pixels(v, true), reach_of_phases(&v->c.h),
-                       reach_of_phases(&v->c.w), 1, 1, &in));
     return merges_phases(v, &in) ? run_merged(p, &in) : run_phases(p, &in);
 }
 
