@@ -173,6 +173,15 @@ static bool has_padding(const conv *v)
     return !is_grouped(v) && (v->c.h.kernel > 1 || v->c.w.kernel > 1);
 }
 
+/* Whether packing takes the columns of a stride from where they lie. */
+static bool steps_over(const conv *v, const atto_tensor *big, const pass *p)
+{
+    const int64_t step = p->w.in_step;
+    return (step == 2 || step == 4) && !v->channels_last && !is_grouped(v) &&
+           (big->stride[3] == 1 || big->shape[3] == 1) &&
+           is_inside(big, reach_of(&p->h, nothing), reach_of(&p->w, nothing));
+}
+
 static atto_status run_small(const conv *v, const atto_tensor *big, pass *p)
 {
     image in;
@@ -182,10 +191,12 @@ static atto_status run_small(const conv *v, const atto_tensor *big, pass *p)
     if (has_padding(v) && fits_edges(v, big, &p->h, &p->w)) {
         in = image_in_place(big, false);
         in.has_edges = true;
-        return multiply_groups(p, &in, false);
+    } else if (steps_over(v, big, p)) {
+        in = image_in_place(big, false);
+    } else {
+        ATTO_TRY(image_for(v, big, reads_pixels(v, false), reach_of(&p->h, nothing),
+                           reach_of(&p->w, nothing), p->h.in_step, p->w.in_step, &in));
     }
-    ATTO_TRY(image_for(v, big, reads_pixels(v, false), reach_of(&p->h, nothing),
-                       reach_of(&p->w, nothing), p->h.in_step, p->w.in_step, &in));
     return multiply_groups(p, &in, false);
 }
 

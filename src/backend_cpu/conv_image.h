@@ -98,7 +98,7 @@ static image image_in_place(const atto_tensor *t, bool pixels)
                     .batch = t->stride[0],
                     .channel = t->stride[1],
                     .row = t->stride[2],
-                    .pixel = t->stride[3],
+                    .pixel = !pixels && t->shape[3] == 1 ? 1 : t->stride[3],
                     .split_h = 1,
                     .split_w = 1 };
 }
@@ -309,13 +309,17 @@ static reach reach_of_phases(const atto__conv_axis *a)
     return r;
 }
 
+static bool is_inside(const atto_tensor *t, reach h, reach w)
+{
+    return t->dtype == ATTO_F32 && stays_inside(h, t->shape[2]) && stays_inside(w, t->shape[3]);
+}
+
 /* The image that walks of these reaches read, with the channels or the columns innermost. */
 static atto_status image_for(const conv *v, const atto_tensor *t, bool pixels, reach h, reach w,
                              int64_t step_h, int64_t step_w, image *out)
 {
     const bool one_step = pixels || (step_h == 1 && step_w == 1);
-    if (t->dtype == ATTO_F32 && one_step && pixels == v->channels_last &&
-        stays_inside(h, t->shape[2]) && stays_inside(w, t->shape[3])) {
+    if (one_step && pixels == v->channels_last && is_inside(t, h, w)) {
         *out = image_in_place(t, pixels);
         return ATTO_OK;
     }
@@ -373,11 +377,9 @@ static atto_status list_edges(const conv *v, const atto__conv_walk *h, const att
 
 static window_spots spots_of(const image *m, const atto__conv_walk *h, const atto__conv_walk *w)
 {
-    window_spots s = { h->count, w->count, m->batch, m->row, m->pixel };
-    if (m->pixels) {
-        s.row *= h->in_step;
-        s.step *= w->in_step;
-    } else if (s.row == s.width || s.height == 1) { /* one run */
+    window_spots s = { h->count, w->count, m->batch, m->row * h->in_step / m->split_h,
+                       m->pixel * w->in_step / m->split_w };
+    if (!m->pixels && s.step == 1 && (s.row == s.width || s.height == 1)) { /* one run */
         s.width *= s.height;
         s.height = 1;
     }

@@ -129,23 +129,35 @@ typedef struct window_copy {
 #define WINDOW_DEPTH  256 /* places that are listed at a time */
 #define WINDOW_AHEAD  8   /* rows that are asked for before they are copied */
 
+/* A vector of every step-th element: 1, 2 or 4. */
+ATTO_INLINE vec load_steps(const float *from, int64_t step)
+{
+    if (step == 1) return vec_load(from);
+    const vec low = vec_even(vec_load(from), vec_load(from + VEC_LANES));
+    if (step == 2) return low;
+    from += 2 * VEC_LANES;
+    return vec_even(low, vec_even(vec_load(from), vec_load(from + VEC_LANES)));
+}
+
 /* Whole vectors in ascending order: what spills over is overwritten by the next piece, or by the
  * next row of the panel. */
-ATTO_INLINE void copy_spilling(const window_copy *c, int32_t count, const float *from, int64_t at)
+ATTO_INLINE void copy_spilling(const window_copy *c, int32_t count, const float *from, int64_t at,
+                               int64_t step)
 {
     for (int32_t p = 0; p < count; p++) {
         const float *in = from + c[p].offset;
         float *out = c[p].to + at;
-        vec_store(out, vec_load(in));
+        vec_store(out, load_steps(in, step));
         for (int32_t i = 1; i < c[p].vectors; i++)
-            vec_store(out + i * VEC_LANES, vec_load(in + i * VEC_LANES));
+            vec_store(out + i * VEC_LANES, load_steps(in + i * VEC_LANES * step, step));
     }
 }
 
-ATTO_INLINE void copy_exactly(const window_copy *c, int32_t count, const float *from, int64_t at)
+ATTO_INLINE void copy_exactly(const window_copy *c, int32_t count, const float *from, int64_t at,
+                              int64_t step)
 {
     for (int32_t p = 0; p < count; p++)
-        for (int32_t i = 0; i < c[p].n; i++) c[p].to[at + i] = from[c[p].offset + i];
+        for (int32_t i = 0; i < c[p].n; i++) c[p].to[at + i] = from[c[p].offset + i * step];
 }
 
 ATTO_INLINE void fetch_ahead(const window_copy *c, int32_t count, const float *from)
@@ -159,11 +171,12 @@ ATTO_INLINE void fetch_ahead(const window_copy *c, int32_t count, const float *f
 /* Rows of panels, from the places of depth rows. The last rows of all are copied without spilling:
  * behind them there may be another panel, or another thread's. */
 ATTO_INLINE void copy_rows(const window_matrix *m, const window_copy *copies, int32_t count,
-                           const int64_t *places, int32_t depth, bool last, int32_t width)
+                           int64_t step, const int64_t *places, int32_t depth, bool last,
+                           int32_t width)
 {
     int64_t furthest = 0;
     for (int32_t p = 0; p < count; p++) {
-        const int64_t end = copies[p].offset + copies[p].vectors * VEC_LANES;
+        const int64_t end = copies[p].offset + copies[p].vectors * VEC_LANES * step;
         if (end > furthest) furthest = end;
     }
     const int64_t room = m->limit - m->data - furthest;
@@ -173,9 +186,9 @@ ATTO_INLINE void copy_rows(const window_matrix *m, const window_copy *copies, in
         if (i + WINDOW_AHEAD < depth)
             fetch_ahead(copies, count, m->data + places[i + WINDOW_AHEAD]);
         if (places[i] <= room && i + spilled < depth) {
-            copy_spilling(copies, count, from, (int64_t)i * width);
+            copy_spilling(copies, count, from, (int64_t)i * width, step);
         } else {
-            copy_exactly(copies, count, from, (int64_t)i * width);
+            copy_exactly(copies, count, from, (int64_t)i * width, step);
         }
     }
 }
@@ -187,13 +200,15 @@ static void clear_columns(int32_t first, int32_t depth, int32_t width, float *pa
         for (int32_t j = first; j < width; j++) panel[(int64_t)i * width + j] = 0.0f;
 }
 
-/* Some panels of n spots (of_spots) or taps, neighbours in memory, over depth of the others. */
+/* Some panels of n spots (of_spots), a step of 1, 2 or 4 apart in memory, or of taps, which are
+ * neighbours, over depth of the others. */
 ATTO_INLINE void pack_some_across(const window_matrix *m, bool of_spots, int64_t first, int64_t k,
                                   int32_t n, int32_t depth, int32_t width, float *to)
 {
     window_piece pieces[WINDOW_PANELS * TILE_COLUMNS];
     window_copy copies[WINDOW_PANELS * TILE_COLUMNS];
     int64_t places[WINDOW_DEPTH];
+    const int64_t step = of_spots ? m->spots.step : 1;
     const int32_t count = cut_pieces(m, of_spots, first, n, width, pieces);
     for (int32_t at = 0; at < depth; at += WINDOW_DEPTH) {
         const int32_t rows = (int32_t)least(WINDOW_DEPTH, depth - at);
@@ -205,7 +220,9 @@ ATTO_INLINE void pack_some_across(const window_matrix *m, bool of_spots, int64_t
                                            pieces[p].at % width,
                                        pieces[p].n, (pieces[p].n + VEC_LANES - 1) / VEC_LANES };
         }
-        copy_rows(m, copies, count, places, rows, at + rows == depth, width);
+        if (step == 1) copy_rows(m, copies, count, 1, places, rows, at + rows == depth, width);
+        if (step == 2) copy_rows(m, copies, count, 2, places, rows, at + rows == depth, width);
+        if (step == 4) copy_rows(m, copies, count, 4, places, rows, at + rows == depth, width);
     }
     if (n % width > 0)
         clear_columns(n % width, depth, width, to + (int64_t)(n / width) * depth * width);
