@@ -46,6 +46,53 @@ static void pack_spots_b(const void *job, int64_t first, int64_t k, int32_t n, i
     pack_spots(job, first, k, n, depth, TILE_COLUMNS, to);
 }
 
+/* Where the pixels of n spots lie for depth taps from k on: runs of a tap's channels. */
+static int32_t point_spots(const void *job, int64_t first, int64_t k, int32_t n, int32_t depth,
+                           atto__gemm_run *runs)
+{
+    const pass *p = job;
+    const int64_t channels = p->windows.taps.run, image_spots = p->h.count * p->w.count;
+    const float *pixel[TILE_ROWS]; /* of the spot itself, which need not exist */
+    int64_t y[TILE_ROWS], x[TILE_ROWS];
+    int32_t count = 0;
+    for (int32_t i = 0; i < n; i++) {
+        const int64_t spot = (first + i) % image_spots;
+        y[i] = spot / p->w.count * p->h.in_step + p->h.at;
+        x[i] = spot % p->w.count * p->w.in_step + p->w.at;
+        pixel[i] = p->windows.data + (first + i) / image_spots * p->in->batch;
+    }
+    for (int32_t at = 0; at < depth; count++) {
+        const int64_t tap = (k + at) / channels, channel = (k + at) % channels;
+        const int64_t down = tap / p->w.taps * p->h.at_step, right = tap % p->w.taps * p->w.at_step;
+        atto__gemm_run *run = runs + count;
+        run->n = (int32_t)least(channels - channel, depth - at);
+        for (int32_t i = 0; i < TILE_ROWS; i++) {
+            run->rows[i] = p->zeros;
+            if (i < n && y[i] + down >= 0 && y[i] + down < p->height && x[i] + right >= 0 &&
+                x[i] + right < p->width)
+                run->rows[i] =
+                    pixel[i] + (y[i] + down) * p->in->row + (x[i] + right) * p->in->pixel + channel;
+        }
+        at += run->n;
+    }
+    return count;
+}
+
+static void pack_lying_spots(const void *job, int64_t first, int64_t k, int32_t n, int32_t depth,
+                             float *to)
+{
+    atto__gemm_run runs[ATTO_GEMM_RUNS];
+    for (int32_t at = 0; at < n; at += TILE_ROWS) {
+        const int32_t rows = (int32_t)least(TILE_ROWS, n - at);
+        const int32_t count = point_spots(job, first + at, k, rows, depth, runs);
+        float *panel = to + (int64_t)at * depth;
+        for (int32_t i = 0; i < count; i++) {
+            pack_pointers_along_k(runs[i].rows, rows, runs[i].n, runs[i].n, TILE_ROWS, panel);
+            panel += (int64_t)runs[i].n * TILE_ROWS;
+        }
+    }
+}
+
 static void pack_filter_a(const void *job, int64_t first, int64_t k, int32_t n, int32_t depth,
                           float *to)
 {
@@ -85,7 +132,8 @@ static atto_status multiply(pass *p, int64_t rows, bool whole)
         g.m = spots;
         g.n = rows;
         g.b = filter;
-        g.pack_a = pack_spots_a;
+        g.pack_a = p->zeros ? pack_lying_spots : pack_spots_a;
+        g.point_a = p->zeros ? point_spots : NULL;
         g.pack_b = whole ? NULL : pack_filter_b;
         g.finish_rows = finish_channels;
         if (is_matrix(p) && !p->streams) {
@@ -124,6 +172,11 @@ static atto_status take_windows(pass *p, const image *in, bool to_big, int64_t g
     p->windows = (window_matrix){ .data = in->data + group * inputs * in->channel,
                                   .limit = in->limit,
                                   .spots = spots_of(in, &p->h, &p->w) };
+    p->in = in;
+    if (p->zeros) {
+        p->windows.taps = (window_taps){ NULL, inputs, inputs * p->h.taps * p->w.taps };
+        return ATTO_OK;
+    }
     if (in->has_edges) ATTO_TRY(list_edges(v, &p->h, &p->w, &p->windows.edges));
     return list_taps(v, in, &p->h, &p->w, inputs, &p->windows.taps);
 }
@@ -167,12 +220,6 @@ static bool writes_pixels(const conv *v, bool to_big)
     return v->channels_last && !few;
 }
 
-/* Whether zeros around an image matter. */
-static bool has_padding(const conv *v)
-{
-    return !is_grouped(v) && (v->c.h.kernel > 1 || v->c.w.kernel > 1);
-}
-
 /* Whether packing takes the columns of a stride from where they lie. */
 static bool steps_over(const conv *v, const atto_tensor *big, const pass *p)
 {
@@ -182,13 +229,44 @@ static bool steps_over(const conv *v, const atto_tensor *big, const pass *p)
            is_inside(big, reach_of(&p->h, nothing), reach_of(&p->w, nothing));
 }
 
+/* Whether windows overlap, and may reach over an edge. */
+static bool has_windows(const conv *v)
+{
+    return !is_grouped(v) && (v->c.h.kernel > 1 || v->c.w.kernel > 1);
+}
+
+/* Channels of so many bytes are worth a pointer; at so many fit the runs of a block of k. */
+#define LYING_CHANNELS 16
+_Static_assert(ATTO_GEMM_RUNS >= 640 / LYING_CHANNELS + 2, "runs of a block of k");
+
+/* Whether spots are rows of a product that reads pixels where they lie, each several times. */
+static bool reads_lying(const conv *v, const atto_tensor *t, const pass *p, bool to_big)
+{
+    return p->by_spots && reads_pixels(v, to_big) && has_windows(v) && t->dtype == ATTO_F32 &&
+           inputs_of(v, to_big) >= LYING_CHANNELS;
+}
+
+static atto_status take_lying(const conv *v, const atto_tensor *t, pass *p, image *in)
+{
+    float *zeros;
+    ATTO_TRY(scratch_floats(v->dev, t->shape[1], &zeros));
+    memset(zeros, 0, (size_t)t->shape[1] * sizeof *zeros);
+    *in = image_in_place(t, true);
+    p->zeros = zeros;
+    p->height = t->shape[2];
+    p->width = t->shape[3];
+    return ATTO_OK;
+}
+
 static atto_status run_small(const conv *v, const atto_tensor *big, pass *p)
 {
     image in;
     p->h = atto__conv_walk_small(&v->c.h);
     p->w = atto__conv_walk_small(&v->c.w);
     p->by_spots = writes_pixels(v, false);
-    if (has_padding(v) && fits_edges(v, big, &p->h, &p->w)) {
+    if (reads_lying(v, big, p, false)) {
+        ATTO_TRY(take_lying(v, big, p, &in));
+    } else if (has_windows(v) && fits_edges(v, big, &p->h, &p->w)) {
         in = image_in_place(big, false);
         in.has_edges = true;
     } else if (steps_over(v, big, p)) {
@@ -350,7 +428,9 @@ static atto_status run_big(const conv *v, const atto_tensor *small, pass *p)
 {
     image in;
     p->by_spots = writes_pixels(v, true);
-    if (has_padding(v) && phases_fit_edges(v, small)) {
+    if (reads_lying(v, small, p, true)) {
+        ATTO_TRY(take_lying(v, small, p, &in));
+    } else if (has_windows(v) && phases_fit_edges(v, small)) {
         in = image_in_place(small, false);
         in.has_edges = true;
     } else {

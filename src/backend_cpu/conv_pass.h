@@ -12,7 +12,10 @@
 typedef struct pass {
     const conv *v;
     window_matrix windows;
-    bool pixels; /* of the image behind windows */
+    bool pixels;     /* of the image behind windows */
+    const image *in; /* it, and as many zeros as a pixel has channels: pixels that do not exist; */
+    const float *zeros; /* NULL: windows read nothing else */
+    int64_t height, width;
     filter_matrix filter;
     const atto_tensor *out;
     const struct atto_conv_args *fused; /* NULL: a gradient, added to what is there or not */

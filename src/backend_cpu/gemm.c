@@ -396,6 +396,34 @@ static void multiply_band(const band *b, int32_t depth, const float *pa, const f
     }
 }
 
+/* Where B has so few columns that packing A would cost more than it saves, tiles read A's rows where
+ * they lie. (With short vectors the packed order is the better one.) */
+#define POINT_COLUMNS 256
+
+static bool points_at_rows(const whole_plan *p)
+{
+    return TILE_STREAMS_B && !p->of_a && p->g->point_a && p->g->n <= POINT_COLUMNS;
+}
+
+/* The band's rows from where they lie; row: of C, the unit's first one. */
+static void multiply_lying_band(const whole_plan *p, const band *b, int64_t row, int64_t block,
+                                const float *pb)
+{
+    const atto__gemm *g = p->g;
+    const int32_t depth = depth_at(p, block);
+    atto__gemm_run runs[ATTO_GEMM_RUNS];
+    for (int32_t i = b->row; i < b->row + b->rows; i += TILE_ROWS) {
+        const int32_t rows = (int32_t)least(TILE_ROWS, b->row + b->rows - i);
+        const int32_t count =
+            g->point_a(g->job, row + i, g->first_k + block * p->k_block, rows, depth, runs);
+        for (int32_t j = b->column; j < b->column + b->columns; j += TILE_COLUMNS)
+            multiply_tile_runs(runs, count, pb + (int64_t)j * depth,
+                               b->sums + (i - b->row) * b->stride + j - b->column, b->stride, rows,
+                               (int32_t)least(TILE_COLUMNS, b->column + b->columns - j),
+                               block > 0 || g->accumulate);
+    }
+}
+
 /* Rows of a unit's band in A's units, columns in B's. */
 static int32_t band_rows(const whole_plan *p)
 {
@@ -435,7 +463,7 @@ static void multiply_piece(const whole_plan *p, int64_t unit, float *own)
         const float *whole = p->whole + block * p->lines * p->k_block;
         if (p->of_a) {
             pack_b(g, column, block * p->k_block, columns, depth, own);
-        } else {
+        } else if (!points_at_rows(p)) {
             pack_a(g, row, block * p->k_block, rows, depth, own);
         }
         for (int32_t i = 0; i < rows; i += band_rows(p))
@@ -444,8 +472,12 @@ static void multiply_piece(const whole_plan *p, int64_t unit, float *own)
                            j,    (int32_t)least(band_columns(p), columns - j),
                            NULL, 0 };
                 place_sums(p, row, column, sums, &b);
-                multiply_band(&b, depth, p->of_a ? whole : own, p->of_a ? own : whole,
-                              block > 0 || g->accumulate);
+                if (points_at_rows(p)) {
+                    multiply_lying_band(p, &b, row, block, whole);
+                } else {
+                    multiply_band(&b, depth, p->of_a ? whole : own, p->of_a ? own : whole,
+                                  block > 0 || g->accumulate);
+                }
                 if (block == p->k_blocks - 1)
                     finish_lines(g, row + b.row, b.rows, column + b.column, b.columns, b.sums,
                                  b.stride);

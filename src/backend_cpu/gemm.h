@@ -10,6 +10,7 @@
 #define ATTO_CPU_GEMM_H
 
 #include "backend_cpu/cpu.h"
+#include "backend_cpu/panel.h"
 
 /* Up to so many rows B is read where it lies, once, instead of being packed. */
 #define ATTO_GEMM_SKINNY 8
@@ -28,6 +29,15 @@ typedef struct atto__gemm_side {
 
 typedef void atto__pack_fn(const void *job, int64_t first, int64_t k, int32_t n, int32_t depth,
                            float *to);
+
+/* A panel of A's rows where they lie: n values of k, side by side in each row. */
+typedef struct atto__gemm_run {
+    const float *rows[TILE_ROWS];
+    int32_t n;
+} atto__gemm_run;
+
+/* Runs that a panel has at most in a block of k. */
+#define ATTO_GEMM_RUNS 48
 
 typedef struct atto__gemm {
     int64_t m, n, k;
@@ -54,6 +64,11 @@ typedef struct atto__gemm {
     /* NULL, or what packs an operand that no memory holds, in place of reading it: panels of width
      * rows of A, or columns of B, from first on, n of them, over depth values of k; as pack.h says. */
     atto__pack_fn *pack_a, *pack_b;
+
+    /* NULL, or besides pack_a: where n rows of A lie from k on, depth values; some that may be read
+     * for those from n on. Returns how many runs there are. */
+    int32_t (*point_a)(const void *job, int64_t first, int64_t k, int32_t n, int32_t depth,
+                       atto__gemm_run *runs);
 
     const void *job; /* of all hooks */
 
