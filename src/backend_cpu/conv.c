@@ -239,10 +239,10 @@ static bool has_windows(const conv *v)
 #define LYING_CHANNELS 16
 _Static_assert(ATTO_GEMM_RUNS >= 640 / LYING_CHANNELS + 2, "runs of a block of k");
 
-/* Whether spots are rows of a product that reads pixels where they lie, each several times. */
+/* Whether spots are rows of a product that reads pixels where they lie. */
 static bool reads_lying(const conv *v, const atto_tensor *t, const pass *p, bool to_big)
 {
-    return p->by_spots && reads_pixels(v, to_big) && has_windows(v) && t->dtype == ATTO_F32 &&
+    return p->by_spots && reads_pixels(v, to_big) && !is_grouped(v) && t->dtype == ATTO_F32 &&
            inputs_of(v, to_big) >= LYING_CHANNELS;
 }
 

@@ -104,7 +104,7 @@ static void multiply_band(const band *b, int32_t depth, const float *pa, const f
 
 /* Where B has so few columns that packing A would cost more than it saves, tiles read A's rows where
  * they lie. (With short vectors the packed order is the better one.) */
-#define POINT_COLUMNS 256
+#define POINT_COLUMNS 128
 
 static bool points_at_rows(const whole_plan *p)
 {

@@ -132,8 +132,11 @@ ATTO_INLINE void multiply_runs(const atto__gemm_run *runs, int32_t count, const 
         for (int32_t j = 0; j < TILE_VECS; j++) sum[i][j] = (vec){ 0 };
     }
     for (const atto__gemm_run *run = runs; run < runs + count; run++) {
+        const float *next =
+            run->rows[TILE_ROWS - 1] + run->n; /* panel, if rows follow each other */
         for (int32_t k = 0; k < run->n; k++) {
             vec row[TILE_VECS];
+            __builtin_prefetch(next + k * TILE_ROWS);
             VEC_UNROLL
             for (int32_t j = 0; j < TILE_VECS; j++) {
                 row[j] = vec_load(b + j * VEC_LANES);
