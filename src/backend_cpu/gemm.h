@@ -10,7 +10,6 @@
 #define ATTO_CPU_GEMM_H
 
 #include "backend_cpu/cpu.h"
-#include "backend_cpu/panel.h"
 
 /* Up to so many rows B is read where it lies, once, instead of being packed. */
 #define ATTO_GEMM_SKINNY 8
@@ -30,9 +29,11 @@ typedef struct atto__gemm_side {
 typedef void atto__pack_fn(const void *job, int64_t first, int64_t k, int32_t n, int32_t depth,
                            float *to);
 
-/* A panel of A's rows where they lie: n values of k, side by side in each row. */
+/* A panel of A's rows (TILE_ROWS of panel.h) where they lie: n values of k, side by side in each
+ * row. */
+#define ATTO_GEMM_ROWS 16
 typedef struct atto__gemm_run {
-    const float *rows[TILE_ROWS];
+    const float *rows[ATTO_GEMM_ROWS];
     int32_t n;
 } atto__gemm_run;
 

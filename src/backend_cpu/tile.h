@@ -122,6 +122,8 @@ static void edge_tile(int32_t k, const float *a, const float *b, float *c, int64
     copy_edge(edge, c, stride, rows, columns, add);
 }
 
+_Static_assert(TILE_ROWS <= ATTO_GEMM_ROWS, "a run has a row for each of a tile");
+
 /* multiply_panels for rows of A where they lie. */
 ATTO_INLINE void multiply_runs(const atto__gemm_run *runs, int32_t count, const float *b,
                                vec sum[TILE_ROWS][TILE_VECS])
