@@ -99,4 +99,24 @@ static inline atto__conv_walk atto__conv_walk_big(const atto__conv_axis *a, int6
     return w;
 }
 
+/* The same for all phases side by side, with a dilation of 1: outputs q of every phase read inputs
+ * from q + at on, taps of them, which are those that any phase meets. Phases may have an output less
+ * than count. taps 0: none meets any. */
+static inline atto__conv_walk atto__conv_walk_phases(const atto__conv_axis *a)
+{
+    atto__conv_walk all = {
+        .count = (a->big + a->stride - 1) / a->stride, .step = a->stride, .in_step = 1, .at_step = 1
+    };
+    for (int64_t phase = 0; phase < atto__conv_phases(a); phase++) {
+        const atto__conv_walk w = atto__conv_walk_big(a, phase);
+        if (w.taps == 0) continue;
+        const int64_t first = all.taps == 0 || w.at < all.at ? w.at : all.at;
+        const int64_t end =
+            all.taps == 0 || w.at + w.taps > all.at + all.taps ? w.at + w.taps : all.at + all.taps;
+        all.at = first;
+        all.taps = end - first;
+    }
+    return all;
+}
+
 #endif

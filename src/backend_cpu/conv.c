@@ -8,152 +8,253 @@
  *   channels   windows [spots, taps] times   small image [outputs, spots] times
  *              w [taps, outputs]             windows [spots, taps]
  *
- * In rows dw takes spots with the columns between the rows of a plane, so that they are one run in
- * memory for every tap; they are zeros on both sides. Groups follow one another. Depthwise
- * convolutions have loops of their own (conv_depthwise.h). */
+ * Filters and images are packed from where they lie. Images of few channels are read and written
+ * along their rows in either order. Groups follow one another; those of some channels
+ * (conv_grouped.h) and depthwise convolutions (conv_depthwise.h) have loops of their own. */
 #include "backend_cpu/gemm.h"
+
+#include <stdatomic.h>
 
 #include "backend_cpu/conv_depthwise.h"
 #include "backend_cpu/conv_depthwise_filter.h"
+#include "backend_cpu/conv_grouped.h"
 
 _Static_assert(ATTO_GEMM_RUN <= ATTO_BLOCK, "a run of gemm.h must fit a block of loops.h");
 
-/* ---- filters ---- */
+/* ---- small and big ---- */
 
-/* One group's filter as a matrix [outputs, taps] of a walk. */
-typedef struct filter_job {
-    const conv *v;
-    const atto_tensor *w;
-    const atto__conv_walk *h_walk, *w_walk;
-    bool to_big; /* outputs are channels of the big image */
-    int64_t group, outputs, inputs;
-    float *to;
-} filter_job;
-
-/* The first tap's weight. */
-static const char *first_weight(const filter_job *j, int64_t output, int64_t input)
+static void pack_spots(const pass *p, int64_t first, int64_t k, int32_t n, int32_t depth,
+                       int32_t width, float *to)
 {
-    const int64_t small = j->group * j->v->c.small_channels + (j->to_big ? input : output);
-    return element(j->w, small, j->to_big ? output : input, j->h_walk->tap, j->w_walk->tap);
+    if (p->windows.edges.taps > 0) {
+        pack_windows_inside(&p->windows, first, k, n, depth, to);
+    } else if (p->pixels) {
+        pack_windows_along(&p->windows, false, first, k, n, depth, width, to);
+    } else {
+        pack_windows_across(&p->windows, true, first, k, n, depth, width, to);
+    }
 }
 
-/* Outputs that are copied together, since their weights may be neighbours. */
-#define FILTER_BLOCK 16
-
-static void copy_filter(const void *job, int64_t begin, int64_t end)
+static void pack_spots_a(const void *job, int64_t first, int64_t k, int32_t n, int32_t depth,
+                         float *to)
 {
-    const filter_job *j = job;
-    const int64_t bytes = (int64_t)atto_dtype_size(j->w->dtype);
-    const int64_t taps = j->h_walk->taps * j->w_walk->taps, floats = j->inputs * taps;
-    const int64_t down = j->h_walk->tap_step * j->w->stride[2] * bytes;
-    const int64_t right = j->w_walk->tap_step * j->w->stride[3] * bytes;
-    for (int64_t input = 0; input < j->inputs; input++) {
-        for (int64_t o = begin * FILTER_BLOCK; o < least(end * FILTER_BLOCK, j->outputs); o++) {
-            float *to = j->to + o * floats + (j->v->channels_last ? input : input * taps);
-            const int64_t step = j->v->channels_last ? j->inputs : 1;
-            const char *row = first_weight(j, o, input);
-            for (int64_t i = 0; i < j->h_walk->taps; i++, row += down)
-                for (int64_t k = 0; k < j->w_walk->taps; k++, to += step)
-                    *to = vec_one_as(row + k * right, 0, j->w->dtype);
+    pack_spots(job, first, k, n, depth, TILE_ROWS, to);
+}
+
+static void pack_spots_b(const void *job, int64_t first, int64_t k, int32_t n, int32_t depth,
+                         float *to)
+{
+    pack_spots(job, first, k, n, depth, TILE_COLUMNS, to);
+}
+
+/* Where the pixels of n spots lie for depth taps from k on: runs of a tap's channels. */
+static int32_t point_spots(const void *job, int64_t first, int64_t k, int32_t n, int32_t depth,
+                           atto__gemm_run *runs)
+{
+    const pass *p = job;
+    const int64_t channels = p->windows.taps.run, image_spots = p->h.count * p->w.count;
+    const float *pixel[TILE_ROWS]; /* of the spot itself, which need not exist */
+    int64_t y[TILE_ROWS], x[TILE_ROWS];
+    int32_t count = 0;
+    for (int32_t i = 0; i < n; i++) {
+        const int64_t spot = (first + i) % image_spots;
+        y[i] = spot / p->w.count * p->h.in_step + p->h.at;
+        x[i] = spot % p->w.count * p->w.in_step + p->w.at;
+        pixel[i] = p->windows.data + (first + i) / image_spots * p->in->batch;
+    }
+    for (int32_t at = 0; at < depth; count++) {
+        const int64_t tap = (k + at) / channels, channel = (k + at) % channels;
+        const int64_t down = tap / p->w.taps * p->h.at_step, right = tap % p->w.taps * p->w.at_step;
+        atto__gemm_run *run = runs + count;
+        run->n = (int32_t)least(channels - channel, depth - at);
+        for (int32_t i = 0; i < TILE_ROWS; i++) {
+            run->rows[i] = p->zeros;
+            if (i < n && y[i] + down >= 0 && y[i] + down < p->height && x[i] + right >= 0 &&
+                x[i] + right < p->width)
+                run->rows[i] =
+                    pixel[i] + (y[i] + down) * p->in->row + (x[i] + right) * p->in->pixel + channel;
+        }
+        at += run->n;
+    }
+    return count;
+}
+
+static void pack_lying_spots(const void *job, int64_t first, int64_t k, int32_t n, int32_t depth,
+                             float *to)
+{
+    atto__gemm_run runs[ATTO_GEMM_RUNS];
+    for (int32_t at = 0; at < n; at += TILE_ROWS) {
+        const int32_t rows = (int32_t)least(TILE_ROWS, n - at);
+        const int32_t count = point_spots(job, first + at, k, rows, depth, runs);
+        float *panel = to + (int64_t)at * depth;
+        for (int32_t i = 0; i < count; i++) {
+            pack_pointers_along_k(runs[i].rows, rows, runs[i].n, runs[i].n, TILE_ROWS, panel);
+            panel += (int64_t)runs[i].n * TILE_ROWS;
         }
     }
 }
 
-/* Whether dimensions, the innermost first, follow each other without gaps. */
-static bool are_one_run(const atto_tensor *t, const int32_t *dims, int32_t count)
-{
-    int64_t expected = 1;
-    for (int32_t i = 0; i < count; i++) {
-        if (t->shape[dims[i]] != 1 && t->stride[dims[i]] != expected) return false;
-        expected *= t->shape[dims[i]];
-    }
-    return true;
-}
-
-static bool has_runs_of_taps(const conv *v, const atto_tensor *w)
-{
-    static const int32_t rows[] = { 3, 2, 1 }, channels[] = { 1, 3, 2 };
-    return are_one_run(w, v->channels_last ? channels : rows, 3);
-}
-
-/* The matrix of one group: as it lies, or a copy. */
-static atto_status filter_of(const conv *v, const atto__conv_walk *h, const atto__conv_walk *w,
-                             bool to_big, int64_t group, atto__gemm_side *out)
-{
-    const atto_tensor *t = v->a->w;
-    const int64_t first = group * v->c.small_channels;
-    if (!to_big && has_runs_of_taps(v, t)) {
-        *out = (atto__gemm_side){ element(t, first, 0, 0, 0), t->stride[0], t->dtype, true };
-        return ATTO_OK;
-    }
-    filter_job j = { v, t, h, w, to_big, group, v->c.small_channels, v->c.big_channels, NULL };
-    if (to_big) {
-        j.outputs = v->c.big_channels;
-        j.inputs = v->c.small_channels;
-    }
-    const int64_t taps = j.inputs * h->taps * w->taps;
-    ATTO_TRY(scratch_floats(v->dev, j.outputs * taps, &j.to));
-    atto__parallel_for(threads_for(v, j.outputs * taps), atto__divide_up(j.outputs, FILTER_BLOCK),
-                       copy_filter, &j);
-    *out = (atto__gemm_side){ j.to, taps, ATTO_F32, true };
-    return ATTO_OK;
-}
-
-/* ---- small and big ---- */
-
-static void pack_spots_across(const void *job, int64_t first, int64_t k, int32_t n, int32_t depth,
-                              float *to)
+static void pack_filter_a(const void *job, int64_t first, int64_t k, int32_t n, int32_t depth,
+                          float *to)
 {
     const pass *p = job;
-    for (int32_t at = 0; at < n; at += GROUP_COLUMNS)
-        pack_windows_across(&p->windows, true, first + at, k, (int32_t)least(GROUP_COLUMNS, n - at),
-                            depth, TILE_COLUMNS, to + (int64_t)at * depth);
+    pack_filter(&p->filter, first, k, n, depth, TILE_ROWS, to);
 }
 
-static void pack_taps_along(const void *job, int64_t first, int64_t k, int32_t n, int32_t depth,
-                            float *to)
+static void pack_filter_b(const void *job, int64_t first, int64_t k, int32_t n, int32_t depth,
+                          float *to)
 {
     const pass *p = job;
-    pack_windows_along(&p->windows, false, first, k, n, depth, TILE_ROWS, to);
+    pack_filter(&p->filter, first, k, n, depth, TILE_COLUMNS, to);
 }
 
-/* Outputs of one group along two walks. */
-static atto_status multiply(pass *p, const image *in, bool to_big, int64_t group)
+/* Results of so few multiplications each that storing them counts. */
+#define FEW_TAPS 512
+
+/* Whether spots are the rows of a matrix in memory, as sums of spots are. */
+static bool is_matrix(const pass *p)
 {
-    const conv *v = p->v;
-    const int64_t inputs = to_big ? v->c.small_channels : v->c.big_channels;
-    const int64_t outputs = to_big ? v->c.big_channels : v->c.small_channels;
-    const int64_t spots = v->c.batch * p->h.count * p->w.count;
-    p->channel = group * outputs;
-    p->windows = (window_matrix){ .data = in->data + group * inputs * in->channel,
-                                  .limit = in->limit,
-                                  .spots = spots_of(v, in, &p->h, &p->w) };
-    ATTO_TRY(list_taps(v, in, &p->h, &p->w, inputs, &p->windows.taps));
-    atto__gemm_side filter;
-    ATTO_TRY(filter_of(v, &p->h, &p->w, to_big, group, &filter));
-    atto__gemm g = { .m = outputs, .n = spots, .k = p->windows.taps.count, .job = p };
-    if (v->channels_last) {
+    const atto_tensor *t = p->out;
+    return p->by_spots && p->across == 0 && t->dtype == ATTO_F32 && p->h.step == 1 &&
+           p->w.step == 1 && (t->shape[1] == 1 || t->stride[1] == 1) &&
+           (t->shape[2] == 1 || t->stride[2] == t->shape[3] * t->stride[3]) &&
+           (t->shape[0] == 1 || t->stride[0] == t->shape[2] * t->shape[3] * t->stride[3]);
+}
+
+/* The product of p's windows and filter, of which rows are the rows. whole: taps are neighbours. */
+static atto_status multiply(pass *p, int64_t rows, bool whole)
+{
+    p->plain = is_plain(p);
+    p->streams = streams_to(p->out) && p->windows.taps.count <= FEW_TAPS;
+    const int64_t spots = p->v->c.batch * p->h.count * p->w.count;
+    const atto__gemm_side filter = { p->filter.data, p->filter.step, p->filter.dtype, true };
+    atto__gemm g = { .m = rows, .n = spots, .k = p->windows.taps.count, .job = p };
+    if (p->by_spots) {
         g.m = spots;
-        g.n = outputs;
+        g.n = rows;
         g.b = filter;
-        g.pack_a = pack_taps_along;
-        g.finish = finish_channels;
+        g.pack_a = p->zeros ? pack_lying_spots : pack_spots_a;
+        g.point_a = p->zeros ? point_spots : NULL;
+        g.pack_b = whole ? NULL : pack_filter_b;
+        g.finish_rows = finish_channels;
+        if (is_matrix(p) && !p->streams) {
+            g.c = element(p->out, 0, p->channel, 0, 0);
+            g.c_stride = p->out->stride[3];
+            g.accumulate = p->add;
+            if (is_plain(p) || p->add) g.finish_rows = NULL;
+        }
     } else {
         g.a = filter;
-        g.pack_b = pack_spots_across;
-        g.finish = finish_spots;
+        g.pack_a = whole ? NULL : pack_filter_a;
+        g.pack_b = pack_spots_b;
+        g.finish_rows = finish_spots;
     }
-    return ATTO_LEVEL_NAME(gemm)(v->dev, &g);
+    return ATTO_LEVEL_NAME(gemm)(p->v->dev, &g);
+}
+
+static int64_t inputs_of(const conv *v, bool to_big)
+{
+    return to_big ? v->c.small_channels : v->c.big_channels;
+}
+
+static int64_t outputs_of(const conv *v, bool to_big)
+{
+    return to_big ? v->c.big_channels : v->c.small_channels;
+}
+
+/* Windows of one group along p's walks. */
+static atto_status take_windows(pass *p, const image *in, bool to_big, int64_t group)
+{
+    const conv *v = p->v;
+    const int64_t inputs = inputs_of(v, to_big);
+    p->pixels = in->pixels;
+    p->channels = outputs_of(v, to_big);
+    p->channel = group * p->channels;
+    p->windows = (window_matrix){ .data = in->data + group * inputs * in->channel,
+                                  .limit = in->limit,
+                                  .spots = spots_of(in, &p->h, &p->w) };
+    p->in = in;
+    if (p->zeros) {
+        p->windows.taps = (window_taps){ NULL, inputs, inputs * p->h.taps * p->w.taps };
+        return ATTO_OK;
+    }
+    if (in->has_edges) ATTO_TRY(list_edges(v, &p->h, &p->w, &p->windows.edges));
+    return list_taps(v, in, &p->h, &p->w, inputs, &p->windows.taps);
 }
 
 /* Every group's outputs; scratch of one group serves the next. */
 static atto_status multiply_groups(pass *p, const image *in, bool to_big)
 {
-    const int32_t scratch = p->v->dev->scratch_count;
-    for (int64_t group = 0; group < p->v->c.groups; group++) {
-        ATTO_TRY(multiply(p, in, to_big, group));
-        atto__scratch_release(p->v->dev, scratch);
+    const conv *v = p->v;
+    const int32_t scratch = v->dev->scratch_count;
+    if (is_grouped(v)) return multiply_grouped(p, in, to_big);
+    const bool whole = !to_big && has_runs_of_taps(v->a->w, in->pixels);
+    for (int64_t group = 0; group < v->c.groups; group++) {
+        ATTO_TRY(take_windows(p, in, to_big, group));
+        ATTO_TRY(filter_of(v, &p->h, &p->w, to_big, in->pixels, group, &p->filter));
+        ATTO_TRY(multiply(p, p->channels, whole));
+        atto__scratch_release(v->dev, scratch);
     }
+    return ATTO_OK;
+}
+
+/* So few channels of an image fill no vector: it is better read along its rows, where windows
+ * overlap, and written along them. */
+#define FEW_CHANNELS 8
+
+static bool overlaps(const atto__conv_axis *a)
+{
+    return a->kernel > a->stride;
+}
+
+static bool reads_pixels(const conv *v, bool to_big)
+{
+    const bool few = inputs_of(v, to_big) <= FEW_CHANNELS && v->c.groups == 1;
+    if (few && overlaps(&v->c.h) && overlaps(&v->c.w)) return false;
+    return v->channels_last && (!is_grouped(v) || is_depthwise(v));
+}
+
+static bool writes_pixels(const conv *v, bool to_big)
+{
+    const bool few = outputs_of(v, to_big) <= FEW_CHANNELS && v->c.groups == 1;
+    return v->channels_last && !few;
+}
+
+/* Whether packing takes the columns of a stride from where they lie. */
+static bool steps_over(const conv *v, const atto_tensor *big, const pass *p)
+{
+    const int64_t step = p->w.in_step;
+    return (step == 2 || step == 4) && !v->channels_last && !is_grouped(v) &&
+           (big->stride[3] == 1 || big->shape[3] == 1) &&
+           is_inside(big, reach_of(&p->h, nothing), reach_of(&p->w, nothing));
+}
+
+/* Whether windows overlap, and may reach over an edge. */
+static bool has_windows(const conv *v)
+{
+    return !is_grouped(v) && (v->c.h.kernel > 1 || v->c.w.kernel > 1);
+}
+
+/* Channels of so many bytes are worth a pointer; at so many fit the runs of a block of k. */
+#define LYING_CHANNELS 16
+_Static_assert(ATTO_GEMM_RUNS >= 640 / LYING_CHANNELS + 2, "runs of a block of k");
+
+/* Whether spots are rows of a product that reads pixels where they lie. */
+static bool reads_lying(const conv *v, const atto_tensor *t, const pass *p, bool to_big)
+{
+    return p->by_spots && reads_pixels(v, to_big) && !is_grouped(v) && t->dtype == ATTO_F32 &&
+           inputs_of(v, to_big) >= LYING_CHANNELS;
+}
+
+static atto_status take_lying(const conv *v, const atto_tensor *t, pass *p, image *in)
+{
+    float *zeros;
+    ATTO_TRY(scratch_floats(v->dev, t->shape[1], &zeros));
+    memset(zeros, 0, (size_t)t->shape[1] * sizeof *zeros);
+    *in = image_in_place(t, true);
+    p->zeros = zeros;
+    p->height = t->shape[2];
+    p->width = t->shape[3];
     return ATTO_OK;
 }
 
@@ -163,48 +264,198 @@ static atto_status run_small(const conv *v, const atto_tensor *big, pass *p)
     if (is_depthwise(v)) return multiply_deep(p, big, false);
     p->h = atto__conv_walk_small(&v->c.h);
     p->w = atto__conv_walk_small(&v->c.w);
-    ATTO_TRY(image_for(v, big, reach_of(&p->h, nothing), reach_of(&p->w, nothing), p->h.in_step,
-                       p->w.in_step, &in));
+    p->by_spots = writes_pixels(v, false);
+    if (reads_lying(v, big, p, false)) {
+        ATTO_TRY(take_lying(v, big, p, &in));
+    } else if (has_windows(v) && fits_edges(v, big, &p->h, &p->w)) {
+        in = image_in_place(big, false);
+        in.has_edges = true;
+    } else if (steps_over(v, big, p)) {
+        in = image_in_place(big, false);
+    } else {
+        ATTO_TRY(image_for(v, big, reads_pixels(v, false), reach_of(&p->h, nothing),
+                           reach_of(&p->w, nothing), p->h.in_step, p->w.in_step, &in));
+    }
     return multiply_groups(p, &in, false);
+}
+
+/* ---- big: phases side by side, or one by one ---- */
+
+/* Products that have up to so many rows in all phases together are one, though some of its weights
+ * are zeros. */
+#define FEW_ROWS TILE_ROWS
+
+static bool can_merge(const conv *v)
+{
+    const int64_t phases = atto__conv_phases(&v->c.h) * atto__conv_phases(&v->c.w);
+    return phases > 1 && v->c.h.dilation == 1 && v->c.w.dilation == 1 && !is_grouped(v);
+}
+
+static bool shares_taps(const atto__conv_axis *a)
+{
+    return atto__conv_phases(a) * atto__conv_walk_phases(a).taps == a->kernel;
+}
+
+static bool has_few_rows(const conv *v)
+{
+    const int64_t h = atto__conv_phases(&v->c.h), w = atto__conv_phases(&v->c.w);
+    const int64_t high = atto__conv_walk_phases(&v->c.h).taps;
+    const int64_t wide = atto__conv_walk_phases(&v->c.w).taps;
+    return h * w * v->c.big_channels <= FEW_ROWS &&
+           h * high * w * wide <= 2 * v->c.h.kernel * v->c.w.kernel;
+}
+
+typedef struct finite_job {
+    const image *in;
+    atomic_bool *found; /* something that is not finite */
+} finite_job;
+
+static void look_for_infinity(const void *job, int64_t begin, int64_t end)
+{
+    const finite_job *j = job;
+    const float *from = j->in->data + begin * ATTO_BLOCK;
+    const int64_t n = least((end - begin) * ATTO_BLOCK, j->in->limit - from);
+    float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++) sum += 0.0f * from[i];
+    if (sum != 0.0f) atomic_store_explicit(j->found, true, memory_order_relaxed);
+}
+
+/* Whether zeros of a filter may meet every element. */
+static bool is_finite(const conv *v, const image *in)
+{
+    atomic_bool found = false;
+    const int64_t n = in->limit - in->data;
+    const finite_job j = { in, &found };
+    atto__parallel_for(threads_for(v, n), atto__divide_up(n, ATTO_BLOCK), look_for_infinity, &j);
+    return !found;
+}
+
+/* Whether the product is one for all phases: they read the same windows, or have few rows. */
+static bool merges_phases(const conv *v, const image *in)
+{
+    if (!can_merge(v)) return false;
+    return (shares_taps(&v->c.h) && shares_taps(&v->c.w)) || (has_few_rows(v) && is_finite(v, in));
+}
+
+static atto_status run_merged(pass *p, const image *in)
+{
+    const conv *v = p->v;
+    const int32_t scratch = v->dev->scratch_count;
+    const int64_t phases = atto__conv_phases(&v->c.h) * atto__conv_phases(&v->c.w);
+    p->h = atto__conv_walk_phases(&v->c.h);
+    p->w = atto__conv_walk_phases(&v->c.w);
+    p->across = atto__conv_phases(&v->c.w);
+    for (int64_t group = 0; group < v->c.groups; group++) {
+        ATTO_TRY(take_windows(p, in, true, group));
+        ATTO_TRY(merged_filter(v, in->pixels, group, &p->filter));
+        ATTO_TRY(multiply(p, phases * p->channels, true));
+        atto__scratch_release(v->dev, scratch);
+    }
+    return ATTO_OK;
+}
+
+static void clear_rows(const void *job, int64_t begin, int64_t end)
+{
+    const pass *p = job;
+    const atto_tensor *t = p->out;
+    const int32_t inner = p->v->channels_last ? 1 : 3, outer = p->v->channels_last ? 3 : 1;
+    const size_t bytes = (size_t)t->shape[inner] * atto_dtype_size(t->dtype);
+    for (int64_t i = begin; i < end; i++) {
+        const int64_t n = i / (t->shape[2] * t->shape[outer]);
+        const int64_t h = i % t->shape[2], k = i / t->shape[2] % t->shape[outer];
+        memset(inner == 1 ? element(t, n, 0, h, k) : element(t, n, k, h, 0), 0, bytes);
+    }
+}
+
+static bool has_idle_phases(const atto__conv_axis *a)
+{
+    for (int64_t i = 0; i < atto__conv_phases(a); i++)
+        if (atto__conv_walk_big(a, i).taps == 0) return true;
+    return false;
+}
+
+/* Gradients that no tap meets are zero, or stay what they are: no product has to say so. */
+static bool skips_idle_phases(const pass *p)
+{
+    const conv *v = p->v;
+    const atto_tensor *t = p->out;
+    if (p->fused || !(has_idle_phases(&v->c.h) || has_idle_phases(&v->c.w))) return false;
+    const int64_t rows = t->shape[0] * t->shape[2] * t->shape[v->channels_last ? 3 : 1];
+    if (!p->add) atto__parallel_for(threads_for(v, atto_tensor_numel(t)), rows, clear_rows, p);
+    return true;
+}
+
+static atto_status run_phases(pass *p, const image *in)
+{
+    const conv *v = p->v;
+    const bool skips = skips_idle_phases(p);
+    for (int64_t i = 0; i < atto__conv_phases(&v->c.h); i++) {
+        for (int64_t k = 0; k < atto__conv_phases(&v->c.w); k++) {
+            p->h = atto__conv_walk_big(&v->c.h, i);
+            p->w = atto__conv_walk_big(&v->c.w, k);
+            if (!skips || p->h.taps * p->w.taps > 0) ATTO_TRY(multiply_groups(p, in, true));
+        }
+    }
+    return ATTO_OK;
+}
+
+/* Whether edges stand for zeros in every phase, side by side or one by one. */
+static bool phases_fit_edges(const conv *v, const atto_tensor *small)
+{
+    if (can_merge(v)) {
+        const atto__conv_walk h = atto__conv_walk_phases(&v->c.h);
+        const atto__conv_walk w = atto__conv_walk_phases(&v->c.w);
+        if (!fits_edges(v, small, &h, &w)) return false;
+    }
+    for (int64_t i = 0; i < atto__conv_phases(&v->c.h); i++)
+        for (int64_t k = 0; k < atto__conv_phases(&v->c.w); k++) {
+            const atto__conv_walk h = atto__conv_walk_big(&v->c.h, i);
+            const atto__conv_walk w = atto__conv_walk_big(&v->c.w, k);
+            if (h.taps * w.taps > 0 && !fits_edges(v, small, &h, &w)) return false;
+        }
+    return true;
+}
+
+/* What phases read, one by one and side by side. */
+static reach reach_of_all(const conv *v, const atto__conv_axis *a)
+{
+    const atto__conv_walk all = atto__conv_walk_phases(a);
+    const reach each = reach_of_phases(a);
+    return can_merge(v) ? reach_of(&all, each) : each;
 }
 
 static atto_status run_big(const conv *v, const atto_tensor *small, pass *p)
 {
     image in;
     if (is_depthwise(v)) return multiply_deep(p, small, true);
-    ATTO_TRY(image_for(v, small, reach_of_phases(&v->c.h), reach_of_phases(&v->c.w), 1, 1, &in));
-    for (int64_t i = 0; i < atto__conv_phases(&v->c.h); i++) {
-        for (int64_t k = 0; k < atto__conv_phases(&v->c.w); k++) {
-            p->h = atto__conv_walk_big(&v->c.h, i);
-            p->w = atto__conv_walk_big(&v->c.w, k);
-            ATTO_TRY(multiply_groups(p, &in, true));
-        }
+    p->by_spots = writes_pixels(v, true);
+    if (reads_lying(v, small, p, true)) {
+        ATTO_TRY(take_lying(v, small, p, &in));
+    } else if (has_windows(v) && phases_fit_edges(v, small)) {
+        in = image_in_place(small, false);
+        in.has_edges = true;
+    } else {
+        ATTO_TRY(image_for(v, small, reads_pixels(v, true), reach_of_all(v, &v->c.h),
+                           reach_of_all(v, &v->c.w), 1, 1, &in));
     }
-    return ATTO_OK;
+    return merges_phases(v, &in) ? run_merged(p, &in) : run_phases(p, &in);
 }
 
 /* ---- dw ---- */
 
 typedef struct filter_pass {
     const conv *v;
-    window_matrix windows;
-    int64_t pitch, width, used; /* rows: of a plane's rows; their outputs; spots with outputs */
+    bool pixels;                  /* channels are the innermost taps */
+    window_matrix windows, small; /* small: pixels as spots, channels as taps */
     int64_t group;
 } filter_pass;
 
-/* Spots of rows are a multiple of a vector's: pieces of k begin and end with them. */
-#define SPOT_STEP 16
-
-/* Windows of the columns between the rows are zeros: they may hold anything. */
-static void clear_between(const filter_pass *p, int64_t k, int32_t depth, int32_t width, float *to)
+static void pack_small_along(const void *job, int64_t first, int64_t k, int32_t n, int32_t depth,
+                             float *to)
 {
-    const int64_t spots = p->windows.spots.width;
-    if (p->pitch == p->width && p->used == spots) return;
-    for (int32_t i = 0; i < depth; i++) {
-        const int64_t spot = (k + i) % spots;
-        if (spot >= p->used || spot % p->pitch >= p->width)
-            memset(to + (int64_t)i * width, 0, (size_t)width * sizeof *to);
-    }
+    const filter_pass *p = job;
+    pack_windows_along(&p->small, true, first, k, n, depth, TILE_ROWS, to);
 }
 
 static void pack_spots_along(const void *job, int64_t first, int64_t k, int32_t n, int32_t depth,
@@ -212,18 +463,13 @@ static void pack_spots_along(const void *job, int64_t first, int64_t k, int32_t 
 {
     const filter_pass *p = job;
     pack_windows_along(&p->windows, true, first, k, n, depth, TILE_COLUMNS, to);
-    for (int32_t at = 0; at < n; at += TILE_COLUMNS)
-        clear_between(p, k, depth, TILE_COLUMNS, to + (int64_t)at * depth);
 }
 
 static void pack_taps_across(const void *job, int64_t first, int64_t k, int32_t n, int32_t depth,
                              float *to)
 {
     const filter_pass *p = job;
-    for (int32_t at = 0; at < n; at += GROUP_COLUMNS)
-        pack_windows_across(&p->windows, false, first + at, k,
-                            (int32_t)least(GROUP_COLUMNS, n - at), depth, TILE_COLUMNS,
-                            to + (int64_t)at * depth);
+    pack_windows_across(&p->windows, false, first, k, n, depth, TILE_COLUMNS, to);
 }
 
 /* A run of dw's row: taps of one channel, or channels of one tap, one after the other. */
@@ -234,80 +480,50 @@ static void finish_filter(const void *job, int64_t output, int64_t tap, int32_t 
     const atto_tensor *t = a->dw;
     const int64_t inputs = t->shape[1], kh = t->shape[2], kw = t->shape[3];
     const int64_t small = p->group * p->v->c.small_channels + output;
-    const int64_t run = p->v->channels_last ? inputs : kw;
+    const int64_t run = p->pixels ? inputs : kw;
     float buffer[ATTO_BLOCK];
     for (int32_t i = 0; i < n;) {
         const int64_t at = tap + i;
         const int32_t count = (int32_t)least(run - at % run, n - i);
-        void *memory = p->v->channels_last
+        void *memory = p->pixels
                            ? element(t, small, at % inputs, at / inputs / kw, at / inputs % kw)
                            : element(t, small, at / kw / kh, at / kw % kh, at % kw);
-        const span to = { memory, 1, count, t->dtype };
+        const span to = { memory, t->stride[p->pixels ? 1 : 3], count, t->dtype };
         if (a->add_dw) accumulate_block(values + i, to, buffer);
         store_block(values + i, to);
         i += count;
     }
 }
 
-typedef struct spread_job {
-    const atto_tensor *t;
-    float *to;
-    int64_t image, pitch; /* floats of an image and of its rows */
-} spread_job;
-
-/* The small image as [channels][batch][image] with zeros between its rows. */
-static void spread(const void *job, int64_t begin, int64_t end)
+/* The walk that takes every element of an axis as it is. */
+static atto__conv_walk all_of(int64_t size)
 {
-    const spread_job *j = job;
-    const int64_t height = j->t->shape[2], width = j->t->shape[3];
-    for (int64_t i = begin; i < end; i++) {
-        const int64_t c = i / j->t->shape[0], n = i % j->t->shape[0];
-        float *to = j->to + i * j->image;
-        memset(to, 0, (size_t)j->image * sizeof *to);
-        for (int64_t h = 0; h < height; h++)
-            for (int64_t w = 0; w < width; w += ATTO_BLOCK) {
-                const int32_t count = (int32_t)least(ATTO_BLOCK, width - w);
-                float *row = to + h * j->pitch + w;
-                const float *values =
-                    load_block((span){ element(j->t, n, c, h, w), 1, count, j->t->dtype }, row);
-                if (values != row) memcpy(row, values, (size_t)count * sizeof *row);
-            }
-    }
+    return (atto__conv_walk){ .count = size, .step = 1, .in_step = 1, .at_step = 1, .taps = 1 };
 }
 
-/* Of rows: both images with columns between their rows. */
-static atto_status prepare_rows(const conv *v, const atto_tensor *small, const image *in,
-                                filter_pass *p, atto__gemm *g)
+/* Of rows: the small image as windows of one element, channels as taps. */
+static atto_status prepare_rows(const conv *v, const atto_tensor *small, filter_pass *p,
+                                atto__gemm *g)
 {
-    const int64_t height = small->shape[2], width = small->shape[3];
-    p->pitch = in->row;
-    p->width = width;
-    p->used = (height - 1) * in->row + width;
-    const int64_t spots = round_up(p->used, SPOT_STEP);
-    p->windows.spots = (window_spots){ 1, spots, in->batch, 0, 1 };
-    spread_job j = { small, NULL, spots, in->row };
-    const int64_t planes = small->shape[0] * small->shape[1];
-    ATTO_TRY(scratch_floats(v->dev, planes * spots, &j.to));
-    atto__parallel_for(threads_for(v, planes * spots), planes, spread, &j);
-    g->k = small->shape[0] * spots;
-    g->a = (atto__gemm_side){ j.to, g->k, ATTO_F32, true };
+    const atto__conv_walk h = all_of(small->shape[2]), w = all_of(small->shape[3]);
+    image in;
+    ATTO_TRY(image_for(v, small, false, reach_of(&h, nothing), reach_of(&w, nothing), 1, 1, &in));
+    p->small =
+        (window_matrix){ .data = in.data, .limit = in.limit, .spots = spots_of(&in, &h, &w) };
+    g->pack_a = pack_small_along;
     g->pack_b = pack_spots_along;
-    return ATTO_OK;
+    return list_taps(v, &in, &h, &w, small->shape[1], &p->small.taps);
 }
 
 /* Of channels: the small image is a matrix, if nothing lies between its pixels. */
-static atto_status prepare_channels(const conv *v, const atto_tensor *small, const image *in,
-                                    const atto__conv_walk *h, const atto__conv_walk *w,
-                                    filter_pass *p, atto__gemm *g)
+static atto_status prepare_channels(const conv *v, const atto_tensor *small, atto__gemm *g)
 {
     static const int32_t pixels[] = { 1, 3, 2, 0 };
-    image dense = image_in_place(small);
+    image dense = image_in_place(small, true);
     if (!are_one_run(small, pixels, 4) || small->dtype != ATTO_F32) {
-        const reach all_h = { 0, small->shape[2] - 1 }, all_w = { 0, small->shape[3] - 1 };
-        ATTO_TRY(make_planes(v, small, all_h, all_w, 1, 1, &dense));
+        const reach all_h = { 0, small->shape[2] - 1, 1 }, all_w = { 0, small->shape[3] - 1, 1 };
+        ATTO_TRY(make_planes(v, small, true, all_h, all_w, 1, 1, &dense));
     }
-    p->windows.spots = spots_of(v, in, h, w);
-    g->k = v->c.batch * h->count * w->count;
     g->a = (atto__gemm_side){ dense.data, small->shape[1], ATTO_F32, false };
     g->pack_b = pack_taps_across;
     return ATTO_OK;
@@ -318,13 +534,15 @@ static atto_status multiply_filter(const conv *v, const image *in, atto__gemm *g
 {
     const int32_t scratch = v->dev->scratch_count;
     const atto_tensor *dw = v->a->dw;
-    const bool whole = dw->dtype == ATTO_F32 && has_runs_of_taps(v, dw);
+    const bool whole = dw->dtype == ATTO_F32 && has_runs_of_taps(dw, v->channels_last);
     const float *small = g->a.data;
+    const int64_t *taps = p->small.taps.start;
     for (p->group = 0; p->group < v->c.groups; p->group++) {
         const int64_t first = p->group * v->c.small_channels;
         p->windows.data = in->data + p->group * v->c.big_channels * in->channel;
         ATTO_TRY(list_taps(v, in, h, w, v->c.big_channels, &p->windows.taps));
-        g->a.data = small + first * (v->channels_last ? 1 : g->a.stride);
+        if (small) g->a.data = small + first;
+        if (taps) p->small.taps.start = taps + first;
         g->c = whole ? element(dw, first, 0, 0, 0) : NULL;
         g->c_stride = dw->stride[0];
         g->accumulate = whole && v->a->add_dw;
@@ -335,23 +553,53 @@ static atto_status multiply_filter(const conv *v, const image *in, atto__gemm *g
     return ATTO_OK;
 }
 
+typedef struct store_job {
+    const conv *v;
+    float *sums; /* [small channels][taps of rows] */
+    int64_t taps;
+} store_job;
+
+static void store_filters(const void *job, int64_t begin, int64_t end)
+{
+    const store_job *j = job;
+    const filter_pass p = { .v = j->v };
+    for (int64_t i = begin; i < end; i++)
+        for (int64_t tap = 0; tap < j->taps; tap += ATTO_BLOCK)
+            finish_filter(&p, i, tap, (int32_t)least(ATTO_BLOCK, j->taps - tap),
+                          j->sums + i * j->taps + tap);
+}
+
+static atto_status run_grouped_filter(const conv *v, const image *in, const atto_tensor *small,
+                                      const atto__conv_walk *h, const atto__conv_walk *w)
+{
+    const atto__conv_walk all_h = all_of(h->count), all_w = all_of(w->count);
+    store_job j = { .v = v, .taps = v->c.big_channels * h->taps * w->taps };
+    image dz;
+    ATTO_TRY(image_for(v, small, false, reach_of(&all_h, nothing), reach_of(&all_w, nothing), 1, 1,
+                       &dz));
+    ATTO_TRY(multiply_grouped_filter(v, in, &dz, h, w, &j.sums));
+    const int64_t channels = v->c.groups * v->c.small_channels;
+    atto__parallel_for(threads_for(v, channels * j.taps), channels, store_filters, &j);
+    return ATTO_OK;
+}
+
 static atto_status run_filter(const conv *v, const atto_tensor *big, const atto_tensor *small)
 {
     const atto__conv_walk h = atto__conv_walk_small(&v->c.h), w = atto__conv_walk_small(&v->c.w);
-    const reach high = reach_of(&h, nothing), wide = reach_of(&w, nothing);
     image in;
     if (is_depthwise(v)) return multiply_deep_filter(v, big, small);
-    if (v->channels_last) {
-        ATTO_TRY(image_for(v, big, high, wide, h.in_step, w.in_step, &in));
-    } else {
-        ATTO_TRY(make_planes(v, big, high, wide, h.in_step, w.in_step, &in));
-    }
-    filter_pass p = { .v = v, .windows = { .limit = in.limit } };
+    const bool pixels = v->channels_last && !is_grouped(v);
+    ATTO_TRY(image_for(v, big, pixels, reach_of(&h, nothing), reach_of(&w, nothing), h.in_step,
+                       w.in_step, &in));
+    if (is_grouped(v)) return run_grouped_filter(v, &in, small, &h, &w);
+    filter_pass p = { .v = v,
+                      .pixels = pixels,
+                      .windows = { .limit = in.limit, .spots = spots_of(&in, &h, &w) } };
     atto__gemm g = { .m = v->c.small_channels,
                      .n = v->c.big_channels * h.taps * w.taps,
+                     .k = v->c.batch * h.count * w.count,
                      .job = &p };
-    ATTO_TRY(v->channels_last ? prepare_channels(v, small, &in, &h, &w, &p, &g)
-                              : prepare_rows(v, small, &in, &p, &g));
+    ATTO_TRY(v->channels_last ? prepare_channels(v, small, &g) : prepare_rows(v, small, &p, &g));
     return multiply_filter(v, &in, &g, &p, &h, &w);
 }
 

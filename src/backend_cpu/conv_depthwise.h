@@ -167,7 +167,7 @@ static void store_pixels(const deep_job *j, const place *first, int64_t channels
     }
 }
 
-static bool is_inside(deep_inside in, int64_t at)
+static bool deep_is_inside(deep_inside in, int64_t at)
 {
     return at >= in.first && at < in.end;
 }
@@ -178,7 +178,7 @@ static void deep_edge(const deep_job *j, const deep_view *in, const deep_view *o
 {
     const deep_inside inside = j->plan.inside_h;
     for (int64_t next; y < end; y = next) {
-        next = is_inside(inside, y) ? least(end, inside.end) : y + 1;
+        next = deep_is_inside(inside, y) ? least(end, inside.end) : y + 1;
         deep_line_of(j, in, out, w, block, x, y, next, true);
     }
 }
@@ -210,10 +210,10 @@ static void deep_outputs_of(const deep_job *j, int64_t n, int64_t y, int64_t nex
 {
     const deep_plan *p = &j->plan;
     const conv *v = p->v;
-    const reach rows = { y, next - 1 }, columns = { x, end - 1 };
+    const deep_range rows = { y, next - 1 }, columns = { x, end - 1 };
     const int64_t width = end - x;
-    const reach down = clip_reach(deep_reach(&p->h, y, next), j->in->shape[2]);
-    const reach across = deep_reach(&p->w, x, end);
+    const deep_range down = clip_reach(deep_reach(&p->h, y, next), j->in->shape[2]);
+    const deep_range across = deep_reach(&p->w, x, end);
     deep_view in, out = { .data = room,
                           .block = (next - y) * width * VEC_LANES,
                           .row = width * VEC_LANES,
@@ -281,18 +281,17 @@ static void deep_run(const void *job, int64_t stage, int64_t unit, int32_t worke
     deep_unit(j, unit, j->plan.room + worker * j->plan.room_floats);
 }
 
-static bool is_plain(const pass *p)
+/* Whether sums are stored as they are. */
+static bool deep_is_plain(const pass *p)
 {
-    const struct atto_conv_args *a = p->fused;
-    if (p->out->dtype != ATTO_F32 || p->add) return false;
-    return !a || (!a->b && !a->z && !a->residual && a->act.kind == ATTO_ACT_IDENTITY);
+    return p->out->dtype == ATTO_F32 && !p->add && is_plain(p);
 }
 
 /* All sums of small, or of big, from the other image. */
 static atto_status multiply_deep(pass *p, const atto_tensor *in, bool to_big)
 {
     const conv *v = p->v;
-    deep_job j = { .p = p, .in = in, .plain = is_plain(p) };
+    deep_job j = { .p = p, .in = in, .plain = deep_is_plain(p) };
     j.past_cache = j.plain && streams_to(p->out);
     deep_weights weights = { .v = v };
     const int64_t outputs = atto_tensor_numel(p->out);
@@ -300,6 +299,7 @@ static atto_status multiply_deep(pass *p, const atto_tensor *in, bool to_big)
     const int64_t vectors = atto__divide_up(v->c.groups, VEC_LANES);
     const int64_t floats = vectors * VEC_LANES * v->c.h.kernel * v->c.w.kernel;
     p->w.step = 1;
+    p->by_spots = v->channels_last;
     ATTO_TRY(deep_plan_of(v, in, to_big, DEEP_STREAMED, &j.plan));
     ATTO_TRY(scratch_floats(v->dev, floats, &weights.to));
     j.weights = weights.to;

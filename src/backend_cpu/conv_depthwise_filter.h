@@ -137,7 +137,7 @@ static void deep_products_of(const deep_filter *d, int64_t n, int64_t y, int64_t
 {
     const deep_plan *p = &d->plan;
     const atto__conv_walk *h = p->h.walks, *w = p->w.walks;
-    const reach rows = { y, next - 1 }, columns = { x, end - 1 };
+    const deep_range rows = { y, next - 1 }, columns = { x, end - 1 };
     const deep_view big =
         view_of(p->v, d->big, n, deep_reach(&p->h, y, next), deep_reach(&p->w, x, end), big_tile);
     small_tile->rows = no_rows;
@@ -175,7 +175,7 @@ static void deep_filter_band(const deep_filter *d, int64_t n, int64_t top, deep_
         for (int64_t y = top, next; y < bottom; y = next) {
             next = deep_piece(p->inside_h, y, least(y + p->rows, bottom));
             for (int64_t x = left, end; x < right; x = end) {
-                end = is_inside(p->inside_h, y) ? deep_piece(p->inside_w, x, right) : right;
+                end = deep_is_inside(p->inside_h, y) ? deep_piece(p->inside_w, x, right) : right;
                 deep_products_of(d, n, y, next, x, end, big, small, sums);
             }
         }

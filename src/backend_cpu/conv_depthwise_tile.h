@@ -30,7 +30,12 @@ static atto_status deep_axis_of(const conv *v, const atto__conv_axis *a, bool to
     return ATTO_OK;
 }
 
-static const reach no_rows = { 0, -1 };
+/* From the lowest to the highest of some rows, or columns. */
+typedef struct deep_range {
+    int64_t low, high;
+} deep_range;
+
+static const deep_range no_rows = { 0, -1 };
 
 /* Divisions take as long as a few outputs, and most walks are the only one. */
 static const atto__conv_walk *deep_walk(const deep_axis *a, int64_t output)
@@ -44,9 +49,9 @@ static int64_t deep_number(const deep_axis *a, int64_t output)
 }
 
 /* What outputs first .. end read: of each walk the first one the lowest, the last one the highest. */
-static reach deep_reach(const deep_axis *a, int64_t first, int64_t end)
+static deep_range deep_reach(const deep_axis *a, int64_t first, int64_t end)
 {
-    reach r = nothing;
+    deep_range r = { INT64_MAX, INT64_MIN };
     for (int64_t o = first; o < least(end, first + a->phases); o++) {
         const atto__conv_walk *w = deep_walk(a, o);
         if (w->taps > 0) r.low = least(r.low, deep_number(a, o) * w->in_step + w->at);
@@ -85,7 +90,7 @@ static int64_t deep_piece(deep_inside in, int64_t at, int64_t end)
     return at < in.end ? least(end, in.end) : end;
 }
 
-static int64_t reach_length(reach r)
+static int64_t reach_length(deep_range r)
 {
     return r.low > r.high ? 0 : r.high - r.low + 1;
 }
@@ -300,7 +305,7 @@ static void turn_out(const float *from, int32_t n, int32_t channels, float *to, 
 typedef struct deep_tile {
     float *data;
     int64_t channel, blocks; /* the first channel */
-    reach rows, columns;
+    deep_range rows, columns;
 } deep_tile;
 
 static int64_t tile_pitch(const deep_tile *t)
@@ -384,7 +389,7 @@ static void load_pixels(const conv *v, const atto_tensor *t, int64_t n, int64_t 
 }
 
 /* Moves the tile down to other rows. Returns the first that is not there. */
-static int64_t keep_rows(deep_tile *t, reach rows)
+static int64_t keep_rows(deep_tile *t, deep_range rows)
 {
     const deep_tile old = *t;
     const int64_t keep = least(old.rows.high, rows.high) - rows.low + 1;
@@ -407,7 +412,8 @@ static void clear_floats(float *from, const float *end)
 }
 
 /* Makes the tile hold these rows of image n. */
-static void move_tile(const conv *v, const atto_tensor *t, int64_t n, reach rows, deep_tile *to)
+static void move_tile(const conv *v, const atto_tensor *t, int64_t n, deep_range rows,
+                      deep_tile *to)
 {
     const int64_t first = keep_rows(to, rows);
     const int64_t y = first > 0 ? first : 0, end = least(rows.high + 1, t->shape[2]);
@@ -436,7 +442,7 @@ static void move_tile(const conv *v, const atto_tensor *t, int64_t n, reach rows
 typedef struct deep_view {
     float *data;
     int64_t block, row, pixel; /* steps */
-    reach rows, columns;
+    deep_range rows, columns;
     bool in_place, past_cache;
 } deep_view;
 
@@ -453,8 +459,8 @@ static bool lies_in_vectors(const conv *v, const atto_tensor *t, const deep_tile
            like->channel + like->blocks * VEC_LANES <= v->c.groups;
 }
 
-static deep_view view_in_place(const atto_tensor *t, int64_t n, int64_t channel, reach rows,
-                               reach columns)
+static deep_view view_in_place(const atto_tensor *t, int64_t n, int64_t channel, deep_range rows,
+                               deep_range columns)
 {
     return (deep_view){ .data = element(t, n, channel, rows.low, columns.low),
                         .block = VEC_LANES,
@@ -465,8 +471,8 @@ static deep_view view_in_place(const atto_tensor *t, int64_t n, int64_t channel,
                         .in_place = true };
 }
 
-static deep_view view_in_tile(const conv *v, const atto_tensor *t, int64_t n, reach rows,
-                              reach columns, deep_tile *tile)
+static deep_view view_in_tile(const conv *v, const atto_tensor *t, int64_t n, deep_range rows,
+                              deep_range columns, deep_tile *tile)
 {
     if (tile->columns.low != columns.low || tile->columns.high != columns.high)
         tile->rows = no_rows;
@@ -481,21 +487,26 @@ static deep_view view_in_tile(const conv *v, const atto_tensor *t, int64_t n, re
                         .columns = columns };
 }
 
-/* In place if nothing of it is outside. */
-static deep_view view_of(const conv *v, const atto_tensor *t, int64_t n, reach rows, reach columns,
-                         deep_tile *tile)
+static bool range_is_inside(deep_range r, int64_t size)
 {
-    if (lies_in_vectors(v, t, tile) && reach_length(rows) > 0 && reach_length(columns) > 0 &&
-        stays_inside(rows, t->shape[2]) && stays_inside(columns, t->shape[3]))
+    return reach_length(r) > 0 && r.low >= 0 && r.high < size;
+}
+
+/* In place if nothing of it is outside. */
+static deep_view view_of(const conv *v, const atto_tensor *t, int64_t n, deep_range rows,
+                         deep_range columns, deep_tile *tile)
+{
+    if (lies_in_vectors(v, t, tile) && range_is_inside(rows, t->shape[2]) &&
+        range_is_inside(columns, t->shape[3]))
         return view_in_place(t, n, tile->channel, rows, columns);
     return view_in_tile(v, t, n, rows, columns, tile);
 }
 
 /* What of it is inside an image of this size; one element if nothing is. */
-static reach clip_reach(reach r, int64_t size)
+static deep_range clip_reach(deep_range r, int64_t size)
 {
     const int64_t low = least(r.low > 0 ? r.low : 0, size - 1), high = least(r.high, size - 1);
-    return (reach){ low, high > low ? high : low };
+    return (deep_range){ low, high > low ? high : low };
 }
 
 #endif

@@ -12,45 +12,21 @@
  * A stage of work (parallel.h) multiplies for one step and packs for the next one, into the other
  * of two buffers: threads without a task pack instead of waiting for those that have one. A single
  * thread has one buffer, which is kinder to its caches.
+ *
+ * Products with few rows or columns have ways of their own (gemm_whole.h, skinny.h); those with few
+ * of both and a long K are cut into parts of K, by their sizes, one for each thread at a time.
  */
 #include "backend_cpu/gemm.h"
 
 #include "backend_cpu/cblas.h"
+#include "backend_cpu/gemm_whole.h"
 #include "backend_cpu/loops.h"
 #include "backend_cpu/parallel.h"
-#include "backend_cpu/side.h"
 #include "backend_cpu/skinny.h"
-#include "backend_cpu/tile.h"
 #include "divide.h"
-
-/* Block sizes. A block of B stays in a second-level cache of 1 MiB; of K so much that a panel of A
- * (of B at the other levels) takes half of a first-level cache. */
-#if TILE_STREAMS_B
-#define K_BLOCK       384
-#define TASK_PANELS   1 /* of A */
-#define TASK_COLUMNS  512
-#define FINISH_PANELS 4 /* of B */
-#else
-#define K_BLOCK       256
-#define TASK_PANELS   40
-#define TASK_COLUMNS  128
-#define FINISH_PANELS 8
-#endif
-#define COLUMN_BLOCK 512
-#define ROW_BLOCK    2048
 
 /* Columns whose sums stand in scratch at a time, where C itself cannot hold them. */
 #define SCRATCH_COLUMNS 2048
-
-/* Multiplications that are worth another thread: some microseconds of them. */
-#define THREAD_WORK (1 << 20)
-
-/* Of so many threads those that have enough to do. */
-static int32_t threads_for(const atto__gemm *g, int32_t threads)
-{
-    const double work = (double)g->m * (double)g->n * (double)g->k / THREAD_WORK;
-    return work < threads - 1 ? 1 + (int32_t)work : threads;
-}
 
 /* ---- blocks ---- */
 
@@ -151,12 +127,11 @@ static void multiply_panel_pair(const plan *p, const step *s, int64_t a_panel, i
 static void finish_panels(const plan *p, const step *s, int64_t a0, int64_t a1, int64_t b0,
                           int64_t b1)
 {
-    const int64_t end = s->row + least(a1 * TILE_ROWS, s->rows);
-    const int64_t column = b0 * TILE_COLUMNS;
-    const int32_t n = (int32_t)(least(b1 * TILE_COLUMNS, s->columns) - column);
-    for (int64_t row = s->row + a0 * TILE_ROWS; row < end; row++)
-        p->g->finish(p->g->job, p->g->first_row + row, s->column + column, n,
-                     sums_at(p, s, row, s->column + column));
+    const int64_t row = s->row + a0 * TILE_ROWS, end = s->row + least(a1 * TILE_ROWS, s->rows);
+    const int64_t column = s->column + b0 * TILE_COLUMNS;
+    const int64_t end_column = s->column + least(b1 * TILE_COLUMNS, s->columns);
+    finish_lines(p->g, row, (int32_t)(end - row), column, (int32_t)(end_column - column),
+                 sums_at(p, s, row, column), p->c ? p->part : p->g->c_stride);
 }
 
 /* Some panels of B at a time, so that finish finds the sums in the first-level cache. */
@@ -170,8 +145,9 @@ static void multiply_unit(const plan *p, const step *s, int64_t unit)
         const int64_t end = least(first + FINISH_PANELS, b1);
         for (int64_t j = first; j < end; j++)
             for (int64_t i = a0; i < a1; i++) multiply_panel_pair(p, s, i, j);
-        if (s->last_k && p->g->finish) finish_panels(p, s, a0, a1, first, end);
+        if (s->last_k) finish_panels(p, s, a0, a1, first, end);
     }
+    end_stream();
 }
 
 /* ---- stages ---- */
@@ -240,13 +216,6 @@ static void share_out(plan *p, int32_t threads)
     }
 }
 
-/* K divided evenly. */
-static int64_t k_block_of(const atto__gemm *g)
-{
-    if (g->k == 0) return 1;
-    return round_up(atto__divide_up(g->k, atto__divide_up(g->k, K_BLOCK)), VEC_LANES);
-}
-
 static plan make_plan(const atto__gemm *g, int32_t threads)
 {
     plan p = { .g = g, .buffers = threads > 1 ? 2 : 1 };
@@ -283,107 +252,16 @@ static atto_status run_packed(atto_device *dev, const atto__gemm *g)
     return ATTO_OK;
 }
 
-/* ---- some rows ---- */
+/* ---- one operand as a whole ---- */
 
-/* Up to so many rows all of A is packed first; then a unit packs some columns of B, block by block
- * of K, and multiplies each while it is in its cache, instead of waiting until all threads have
- * packed a block. The order of additions is that of the steps above. */
-#define NARROW_ROWS   128
-#define NARROW_FLOATS (1 << 20)
-
-typedef struct narrow_plan {
-    const atto__gemm *g;
-    int64_t k_block, k_blocks, rows; /* rows: up to a whole panel */
-    int32_t columns;                 /* of a unit, whole panels */
-    float *a;                        /* packed, [k_blocks][rows * k_block] */
-    float *own; /* of each worker: columns of B, packed; sums, where C has no place for them */
-    int64_t own_floats;
-} narrow_plan;
-
-static int32_t depth_at(const narrow_plan *p, int64_t block)
-{
-    return (int32_t)least(p->k_block, p->g->k - block * p->k_block);
-}
-
-static int64_t narrow_units(const void *job, int64_t stage)
-{
-    const narrow_plan *p = job;
-    return stage == 0 ? p->k_blocks : atto__divide_up(p->g->n, p->columns);
-}
-
-/* Packed columns of B, from block * k_block on, with all of A. */
-static void narrow_multiply(const narrow_plan *p, int64_t block, int32_t columns, const float *b,
-                            float *sums, int64_t stride)
-{
-    const int32_t depth = depth_at(p, block), rows = (int32_t)p->g->m;
-    const float *a = p->a + block * p->rows * p->k_block;
-    for (int32_t j = 0; j < columns; j += TILE_COLUMNS)
-        for (int32_t i = 0; i < rows; i += TILE_ROWS)
-            multiply_tile(depth, a + (int64_t)i * depth, b + (int64_t)j * depth,
-                          sums + i * stride + j, stride, (int32_t)least(TILE_ROWS, rows - i),
-                          (int32_t)least(TILE_COLUMNS, columns - j), block > 0 || p->g->accumulate);
-}
-
-static void narrow_unit(const narrow_plan *p, int64_t unit, float *own)
-{
-    const atto__gemm *g = p->g;
-    const int64_t first = unit * p->columns;
-    const int32_t columns = (int32_t)least(p->columns, g->n - first);
-    float *sums = g->c ? g->c + first : own + p->columns * p->k_block;
-    const int64_t stride = g->c ? g->c_stride : p->columns;
-    for (int64_t block = 0; block < p->k_blocks; block++) {
-        pack_b(g, first, block * p->k_block, columns, depth_at(p, block), own);
-        narrow_multiply(p, block, columns, own, sums, stride);
-    }
-    for (int32_t i = 0; g->finish && i < g->m; i++)
-        g->finish(g->job, g->first_row + i, first, columns, sums + i * stride);
-}
-
-static void narrow_run(const void *job, int64_t stage, int64_t unit, int32_t worker)
-{
-    const narrow_plan *p = job;
-    if (stage == 0) {
-        pack_a(p->g, 0, unit * p->k_block, (int32_t)p->g->m, depth_at(p, unit),
-               p->a + unit * p->rows * p->k_block);
-    } else {
-        narrow_unit(p, unit, p->own + worker * p->own_floats);
-    }
-}
-
-/* Of a B across k wide pieces of rows are read, if each thread gets some. */
-static int32_t narrow_columns(const atto__gemm *g, int32_t threads)
-{
-    const int64_t share = g->n / TILE_COLUMNS / (4 * threads);
-    if (g->b.along_k || share < 2) return TILE_COLUMNS;
-    return (int32_t)least(GROUP_PANELS, share) * TILE_COLUMNS;
-}
-
-/* Whether there are columns for all threads, and all of A is not much memory. The bits are those of
- * run_packed, so that the choice may depend on threads. */
-static bool is_narrow(const atto__gemm *g, int32_t threads)
-{
-    const int32_t busy = threads_for(g, threads);
-    return g->m <= NARROW_ROWS && g->k > 0 && round_up(g->m, TILE_ROWS) * g->k <= NARROW_FLOATS &&
-           atto__divide_up(g->n, narrow_columns(g, busy)) >= busy;
-}
-
-static narrow_plan plan_narrow(const atto__gemm *g, int32_t threads)
-{
-    narrow_plan p = { .g = g, .k_block = k_block_of(g), .rows = round_up(g->m, TILE_ROWS) };
-    p.k_blocks = atto__divide_up(g->k, p.k_block);
-    p.columns = narrow_columns(g, threads);
-    p.own_floats = p.columns * (p.k_block + (g->c ? 0 : g->m));
-    return p;
-}
-
-static atto_status run_narrow(atto_device *dev, const atto__gemm *g)
+static atto_status run_whole(atto_device *dev, const atto__gemm *g)
 {
     const int32_t most = atto__cpu_most_threads(dev);
-    narrow_plan p = plan_narrow(g, most);
-    ATTO_TRY(scratch_floats(dev, p.rows * p.k_block * p.k_blocks, &p.a));
+    whole_plan p = plan_whole(g, most);
+    ATTO_TRY(scratch_floats(dev, p.lines * p.k_block * p.k_blocks, &p.whole));
     ATTO_TRY(scratch_floats(dev, most * p.own_floats, &p.own));
     atto__parallel(threads_for(g, atto__cpu_threads(dev)),
-                   &(atto__work){ 2, narrow_units, narrow_run, &p });
+                   &(atto__work){ 2, whole_units, whole_run, &p });
     return ATTO_OK;
 }
 
@@ -428,7 +306,7 @@ static void deliver(const atto__gemm *g, int64_t row, int64_t column, int32_t n,
         for (int32_t i = 0; i < n; i++) c[i] = g->accumulate ? c[i] + sums[i] : sums[i];
         sums = c;
     }
-    if (g->finish) g->finish(g->job, g->first_row + row, column, n, sums);
+    finish_lines(g, row, 1, column, n, sums, n);
 }
 
 ATTO_INLINE void skinny_as(const skinny_plan *p, atto_dtype dtype, int64_t column, int32_t n,
@@ -530,14 +408,13 @@ typedef struct sums {
     int64_t stride;
 } sums;
 
-static void finish_rows(const void *job, int64_t begin, int64_t end)
+static void finish_some(const void *job, int64_t begin, int64_t end)
 {
     const sums *s = job;
-    const atto__gemm *g = s->g;
-    for (int64_t i = begin; i < end; i++)
-        for (int64_t column = 0; column < g->n; column += ATTO_GEMM_RUN)
-            g->finish(g->job, g->first_row + i, column,
-                      (int32_t)least(ATTO_GEMM_RUN, g->n - column), s->c + i * s->stride + column);
+    for (int64_t column = 0; column < s->g->n; column += ATTO_GEMM_RUN)
+        finish_lines(s->g, begin, (int32_t)(end - begin), column,
+                     (int32_t)least(ATTO_GEMM_RUN, s->g->n - column),
+                     s->c + begin * s->stride + column, s->stride);
 }
 
 static atto_status run_blas(atto_device *dev, const atto__gemm *g, atto__sgemm_fn *sgemm)
@@ -551,37 +428,12 @@ static atto_status run_blas(atto_device *dev, const atto__gemm *g, atto__sgemm_f
           g->b.along_k ? ATTO_CBLAS_TRANSPOSED : ATTO_CBLAS_AS_IT_IS, (int)g->m, (int)g->n,
           (int)g->k, 1.0f, g->a.data, (int)g->a.stride, g->b.data, (int)g->b.stride,
           g->c && g->accumulate ? 1.0f : 0.0f, s.c, (int)s.stride);
-    if (g->finish)
-        atto__parallel_for(threads_for(g, atto__cpu_threads(dev)), g->m, finish_rows, &s);
+    if (g->finish || g->finish_rows)
+        atto__parallel_for(threads_for(g, atto__cpu_threads(dev)), g->m, finish_some, &s);
     return ATTO_OK;
 }
 
-/* ---- one product, and a batch ---- */
-
-static bool is_skinny(const atto__gemm *g)
-{
-    return g->m <= ATTO_GEMM_SKINNY && g->a.along_k && g->k > 0 && !g->pack_a && !g->pack_b;
-}
-
-atto_status ATTO_LEVEL_NAME(gemm)(atto_device *dev, const atto__gemm *g)
-{
-    if (g->m == 0 || g->n == 0) return ATTO_OK;
-    atto__sgemm_fn *sgemm = atto__cpu_sgemm(dev);
-    if (sgemm && fits_blas(g)) return run_blas(dev, g, sgemm);
-    if (is_skinny(g)) return run_skinny(dev, g);
-    return is_narrow(g, atto__cpu_most_threads(dev)) ? run_narrow(dev, g) : run_packed(dev, g);
-}
-
-/* A unit of less work than that costs more to hand out than to do. */
-#define UNIT_WORK (1 << 16)
-
-typedef struct batch {
-    const atto__gemm *g;
-    void (*locate)(const void *job, int64_t item, atto__gemm *out);
-    int64_t count, per_unit;
-    float *room; /* scratch of each worker */
-    int64_t room_floats;
-} batch;
+/* ---- a product in one thread ---- */
 
 /* The next n floats of memory, which is NULL while they are counted; 64 bytes apart. */
 static float *take_floats(float *memory, int64_t *used, int64_t n)
@@ -606,13 +458,13 @@ static int64_t alone_skinny(const atto__gemm *g, float *memory)
     return used;
 }
 
-static int64_t alone_narrow(const atto__gemm *g, float *memory)
+static int64_t alone_whole(const atto__gemm *g, float *memory)
 {
     int64_t used = 0;
-    narrow_plan p = plan_narrow(g, 1);
-    p.a = take_floats(memory, &used, p.rows * p.k_block * p.k_blocks);
+    whole_plan p = plan_whole(g, 1);
+    p.whole = take_floats(memory, &used, p.lines * p.k_block * p.k_blocks);
     p.own = take_floats(memory, &used, p.own_floats);
-    if (memory) run_alone(&p, narrow_units, narrow_run, 2);
+    if (memory) run_alone(&p, whole_units, whole_run, 2);
     return used;
 }
 
@@ -627,13 +479,164 @@ static int64_t alone_packed(const atto__gemm *g, float *memory)
     return used;
 }
 
+static bool is_skinny(const atto__gemm *g)
+{
+    return g->m <= ATTO_GEMM_SKINNY && g->a.along_k && g->k > 0 && !g->pack_a && !g->pack_b;
+}
+
 /* Computes the product in this thread and returns how many floats of memory that takes; memory
  * NULL: only that. */
-static int64_t compute_alone(const atto__gemm *g, float *memory)
+static int64_t compute_short(const atto__gemm *g, float *memory)
 {
     if (is_skinny(g)) return alone_skinny(g, memory);
-    return is_narrow(g, 1) ? alone_narrow(g, memory) : alone_packed(g, memory);
+    return is_whole(g, 1) ? alone_whole(g, memory) : alone_packed(g, memory);
 }
+
+/* ---- a long K ---- */
+
+/* Sums of so many products, of which there are few, are added up in parts, by a thread each; then
+ * the parts in order. How many there are depends on the sizes alone. */
+#define PART_DEPTH  768
+#define MOST_PARTS  32
+#define LEAST_PARTS 16
+#define PART_FLOATS (1 << 22)
+
+typedef struct parts_plan {
+    const atto__gemm *g;
+    int64_t parts, depth;
+    float *sums; /* [parts][m][n] */
+    float *room; /* scratch of each worker */
+    int64_t room_floats;
+} parts_plan;
+
+static int64_t parts_of(const atto__gemm *g)
+{
+    return least(MOST_PARTS, g->k / PART_DEPTH);
+}
+
+static bool is_long(const atto__gemm *g)
+{
+    const int64_t parts = parts_of(g);
+    return parts >= LEAST_PARTS && !g->prologue && !is_skinny(g) &&
+           g->m * g->n <= PART_FLOATS / parts;
+}
+
+static void skip_k(atto__gemm_side *side, int64_t k)
+{
+    if (!side->data) return;
+    const int64_t elements = side->along_k ? k : k * side->stride;
+    side->data = (const char *)side->data + elements * (int64_t)atto_dtype_size(side->dtype);
+}
+
+static atto__gemm part_of_product(const parts_plan *p, int64_t part)
+{
+    atto__gemm g = *p->g;
+    const int64_t first = part * p->depth;
+    g.k = least(p->depth, g.k - first);
+    g.first_k += first;
+    skip_k(&g.a, first);
+    skip_k(&g.b, first);
+    g.c = p->sums + part * g.m * g.n;
+    g.c_stride = g.n;
+    g.accumulate = false;
+    g.finish = NULL;
+    g.finish_rows = NULL;
+    return g;
+}
+
+static int64_t parts_units(const void *job, int64_t stage)
+{
+    const parts_plan *p = job;
+    return stage == 0 ? p->parts : p->g->m;
+}
+
+/* A row of C. */
+static void add_parts(const parts_plan *p, int64_t row)
+{
+    const atto__gemm *g = p->g;
+    for (int64_t column = 0; column < g->n; column += ATTO_GEMM_RUN) {
+        const int32_t n = (int32_t)least(ATTO_GEMM_RUN, g->n - column);
+        float *first = p->sums + row * g->n + column;
+        for (int64_t part = 1; part < p->parts; part++) {
+            const float *more = first + part * g->m * g->n;
+            ATTO_SIMD
+            for (int32_t i = 0; i < n; i++) first[i] += more[i];
+        }
+        deliver(g, row, column, n, first);
+    }
+}
+
+static void parts_run(const void *job, int64_t stage, int64_t unit, int32_t worker)
+{
+    const parts_plan *p = job;
+    if (stage == 0) {
+        const atto__gemm g = part_of_product(p, unit);
+        compute_short(&g, p->room + worker * p->room_floats);
+    } else {
+        add_parts(p, unit);
+    }
+}
+
+static parts_plan plan_parts(const atto__gemm *g)
+{
+    parts_plan p = { .g = g, .parts = parts_of(g) };
+    p.depth = round_up(atto__divide_up(g->k, p.parts), VEC_LANES);
+    p.parts = atto__divide_up(g->k, p.depth);
+    const atto__gemm first = part_of_product(&p, 0), last = part_of_product(&p, p.parts - 1);
+    const int64_t all = compute_short(&first, NULL), rest = compute_short(&last, NULL);
+    p.room_floats = all > rest ? all : rest;
+    return p;
+}
+
+static atto_status run_parts(atto_device *dev, const atto__gemm *g)
+{
+    const int32_t most = atto__cpu_most_threads(dev);
+    parts_plan p = plan_parts(g);
+    ATTO_TRY(scratch_floats(dev, p.parts * g->m * g->n, &p.sums));
+    ATTO_TRY(scratch_floats(dev, most * p.room_floats, &p.room));
+    atto__parallel(threads_for(g, atto__cpu_threads(dev)),
+                   &(atto__work){ 2, parts_units, parts_run, &p });
+    return ATTO_OK;
+}
+
+static int64_t alone_parts(const atto__gemm *g, float *memory)
+{
+    int64_t used = 0;
+    parts_plan p = plan_parts(g);
+    p.sums = take_floats(memory, &used, p.parts * g->m * g->n);
+    p.room = take_floats(memory, &used, p.room_floats);
+    if (memory) run_alone(&p, parts_units, parts_run, 2);
+    return used;
+}
+
+/* compute_short of any product. */
+static int64_t compute_alone(const atto__gemm *g, float *memory)
+{
+    return is_long(g) ? alone_parts(g, memory) : compute_short(g, memory);
+}
+
+/* ---- one product, and a batch ---- */
+
+atto_status ATTO_LEVEL_NAME(gemm)(atto_device *dev, const atto__gemm *g)
+{
+    if (g->m == 0 || g->n == 0) return ATTO_OK;
+    atto__sgemm_fn *sgemm = atto__cpu_sgemm(dev);
+    if (sgemm && fits_blas(g)) return run_blas(dev, g, sgemm);
+    if (is_skinny(g)) return run_skinny(dev, g);
+    if (is_long(g)) return run_parts(dev, g);
+    return is_whole(g, atto__cpu_most_threads(dev)) ? run_whole(dev, g) : run_packed(dev, g);
+}
+
+/* A unit of less work than that costs more to hand out than to do. */
+#define UNIT_WORK (1 << 16)
+
+typedef struct batch {
+    const atto__gemm *g;
+    void (*locate)(const void *job, int64_t item, atto__gemm *out);
+    int64_t count, per_unit;
+    float *room; /* scratch of each worker */
+    int64_t room_floats;
+} batch;
 
 static int64_t batch_units(const void *job, int64_t stage)
 {

@@ -29,6 +29,17 @@ typedef struct atto__gemm_side {
 typedef void atto__pack_fn(const void *job, int64_t first, int64_t k, int32_t n, int32_t depth,
                            float *to);
 
+/* A panel of A's rows (TILE_ROWS of panel.h) where they lie: n values of k, side by side in each
+ * row. */
+#define ATTO_GEMM_ROWS 16
+typedef struct atto__gemm_run {
+    const float *rows[ATTO_GEMM_ROWS];
+    int32_t n;
+} atto__gemm_run;
+
+/* Runs that a panel has at most in a block of k. */
+#define ATTO_GEMM_RUNS 48
+
 typedef struct atto__gemm {
     int64_t m, n, k;
     atto__gemm_side a, b;
@@ -44,17 +55,29 @@ typedef struct atto__gemm {
     void (*prologue)(const void *job, int64_t row, int64_t column, int32_t n, float *out);
 
     /* NULL, or what becomes of n finished elements of C's row, from column on. May change values;
-     * they stand in c if there is one. Called once for each element. */
+     * they stand in c if there is one. Called once for each element; may store past the caches. */
     void (*finish)(const void *job, int64_t row, int64_t column, int32_t n, float *values);
+
+    /* NULL, or finish for some rows of C at a time, of which values has one every stride floats. */
+    void (*finish_rows)(const void *job, int64_t row, int32_t rows, int64_t column, int32_t n,
+                        float *values, int64_t stride);
 
     /* NULL, or what packs an operand that no memory holds, in place of reading it: panels of width
      * rows of A, or columns of B, from first on, n of them, over depth values of k; as pack.h says. */
     atto__pack_fn *pack_a, *pack_b;
 
+    /* NULL, or besides pack_a: where n rows of A lie from k on, depth values; some that may be read
+     * for those from n on. Returns how many runs there are. */
+    int32_t (*point_a)(const void *job, int64_t first, int64_t k, int32_t n, int32_t depth,
+                       atto__gemm_run *runs);
+
     const void *job; /* of all hooks */
 
     /* What finish is told of C's row 0: products of a batch stand below each other. */
     int64_t first_row;
+
+    /* What pack_a and pack_b are told of k = 0. */
+    int64_t first_k;
 } atto__gemm;
 
 /* n floats, or one where n is 0, that live as long as the call. */

@@ -59,14 +59,19 @@ ATTO_INLINE void pack_along_k(const void *from, int64_t stride, atto_dtype dtype
                 i < rows ? vec_one_as(from, (int64_t)i * stride + at, dtype) : 0.0f;
 }
 
+/* spills: whole vectors may be copied, of which the next row overwrites what is too much. */
 ATTO_INLINE void copy_row(const void *from, int64_t at, atto_dtype dtype, int32_t columns,
-                          int32_t width, float *to)
+                          int32_t width, bool spills, float *to)
 {
     int32_t i = 0;
     if (columns == width) {
         VEC_UNROLL
         for (; i + VEC_LANES <= width; i += VEC_LANES)
             vec_store(to + i, vec_load_as(from, at + i, dtype));
+        if (spills && i < width) {
+            vec_store(to + i, vec_load_as(from, at + i, dtype));
+            return;
+        }
     }
     for (; i < columns; i++) to[i] = vec_one_as(from, at + i, dtype);
     for (; i < width; i++) to[i] = 0.0f;
@@ -82,7 +87,10 @@ ATTO_INLINE void pack_across_k(const void *from, int64_t stride, atto_dtype dtyp
             vec_prefetch_as(from, (int64_t)(i + PACK_ROWS_AHEAD) * stride + j, dtype);
         for (int32_t first = 0; first < columns; first += width, panel += panel_floats)
             copy_row(from, (int64_t)i * stride + first, dtype,
-                     columns - first < width ? columns - first : width, width, panel);
+                     columns - first < width ? columns - first : width, width,
+                     i + VEC_LANES / width + 1 < k &&
+                         first + (width + VEC_LANES - 1) / VEC_LANES * VEC_LANES <= columns,
+                     panel);
     }
 }
 

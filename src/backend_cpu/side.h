@@ -60,7 +60,7 @@ static void pack_a(const atto__gemm *g, int64_t row, int64_t k, int32_t rows, in
                    float *to)
 {
     if (g->pack_a) {
-        g->pack_a(g->job, row, k, rows, depth, to);
+        g->pack_a(g->job, row, g->first_k + k, rows, depth, to);
     } else if (g->prologue) {
         pack_a_prologue(g, row, k, rows, depth, to);
     } else {
@@ -74,7 +74,7 @@ static void pack_b(const atto__gemm *g, int64_t column, int64_t k, int32_t colum
                    float *to)
 {
     if (g->pack_b) {
-        g->pack_b(g->job, column, k, columns, depth, to);
+        g->pack_b(g->job, column, g->first_k + k, columns, depth, to);
     } else {
         pack_panels(side_at(&g->b, column, k), g->b.stride, g->b.dtype, g->b.along_k, columns,
                     depth, TILE_COLUMNS, to);

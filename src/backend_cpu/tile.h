@@ -3,6 +3,7 @@
 #ifndef ATTO_CPU_TILE_H
 #define ATTO_CPU_TILE_H
 
+#include "backend_cpu/gemm.h"
 #include "backend_cpu/panel.h"
 
 /* AVX-512 keeps the panel of A in the first-level cache and streams those of B past it, asking for
@@ -88,6 +89,18 @@ ATTO_INLINE void part_of_tile(int32_t height, int32_t width, int32_t k, const fl
 #define TILE_HALF    ((TILE_ROWS + 2) / 2) /* 8, 4, 3 rows */
 #define TILE_QUARTER ((TILE_ROWS + 2) / 4) /* 4, 2, 1 */
 
+/* What belongs to C of edge, [TILE_ROWS][TILE_COLUMNS]. */
+static void copy_edge(const float *edge, float *c, int64_t stride, int32_t rows, int32_t columns,
+                      bool add)
+{
+    for (int32_t i = 0; i < rows; i++) {
+        for (int32_t j = 0; j < columns; j++) {
+            const float sum = edge[i * TILE_COLUMNS + j];
+            c[i * stride + j] = add ? sum + c[i * stride + j] : sum;
+        }
+    }
+}
+
 /* Where C ends within a tile. An element's bits do not depend on that: its sum is the same chain of
  * operations in every part of a tile. */
 static void edge_tile(int32_t k, const float *a, const float *b, float *c, int64_t stride,
@@ -106,12 +119,55 @@ static void edge_tile(int32_t k, const float *a, const float *b, float *c, int64
     } else {
         part_of_tile(TILE_ROWS, TILE_VECS, k, a, b, edge);
     }
-    for (int32_t i = 0; i < rows; i++) {
-        for (int32_t j = 0; j < columns; j++) {
-            const float sum = edge[i * TILE_COLUMNS + j];
-            c[i * stride + j] = add ? sum + c[i * stride + j] : sum;
+    copy_edge(edge, c, stride, rows, columns, add);
+}
+
+_Static_assert(TILE_ROWS <= ATTO_GEMM_ROWS, "a run has a row for each of a tile");
+
+/* multiply_panels for rows of A where they lie. */
+ATTO_INLINE void multiply_runs(const atto__gemm_run *runs, int32_t count, const float *b,
+                               vec sum[TILE_ROWS][TILE_VECS])
+{
+    VEC_UNROLL
+    for (int32_t i = 0; i < TILE_ROWS; i++) {
+        VEC_UNROLL
+        for (int32_t j = 0; j < TILE_VECS; j++) sum[i][j] = (vec){ 0 };
+    }
+    for (const atto__gemm_run *run = runs; run < runs + count; run++) {
+        const float *next =
+            run->rows[TILE_ROWS - 1] + run->n; /* panel, if rows follow each other */
+        for (int32_t k = 0; k < run->n; k++) {
+            vec row[TILE_VECS];
+            __builtin_prefetch(next + k * TILE_ROWS);
+            VEC_UNROLL
+            for (int32_t j = 0; j < TILE_VECS; j++) {
+                row[j] = vec_load(b + j * VEC_LANES);
+                __builtin_prefetch(b + TILE_AHEAD * TILE_COLUMNS + j * VEC_LANES);
+            }
+            VEC_UNROLL
+            for (int32_t i = 0; i < TILE_ROWS; i++) {
+                const vec x = vec_all(run->rows[i][k]);
+                VEC_UNROLL
+                for (int32_t j = 0; j < TILE_VECS; j++) sum[i][j] += x * row[j];
+            }
+            b += TILE_COLUMNS;
         }
     }
+}
+
+/* multiply_tile for rows of A where they lie. */
+static void multiply_tile_runs(const atto__gemm_run *runs, int32_t count, const float *b, float *c,
+                               int64_t stride, int32_t rows, int32_t columns, bool add)
+{
+    vec sum[TILE_ROWS][TILE_VECS];
+    float edge[TILE_ROWS * TILE_COLUMNS];
+    multiply_runs(runs, count, b, sum);
+    if (rows == TILE_ROWS && columns == TILE_COLUMNS) {
+        store_tile(sum, c, stride, add);
+        return;
+    }
+    store_tile(sum, edge, TILE_COLUMNS, false);
+    copy_edge(edge, c, stride, rows, columns, add);
 }
 
 /* Panel times panel, of which rows and columns belong to C. */

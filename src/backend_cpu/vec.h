@@ -47,6 +47,20 @@ ATTO_INLINE void vec_store(float *to, vec v)
     *(vec_memory *)to = v;
 }
 
+/* Those lanes whose bits are set, and zeros. Nothing is read for the others. */
+ATTO_INLINE vec vec_load_some(const float *from, uint32_t bits)
+{
+#if VEC_LANES == 16
+    return (vec)_mm512_maskz_loadu_ps((__mmask16)bits, from);
+#else
+    if (bits == (1u << VEC_LANES) - 1) return vec_load(from);
+    vec v = { 0 };
+    for (int32_t i = 0; bits != 0; i++, bits >>= 1)
+        if (bits & 1) v[i] = from[i];
+    return v;
+#endif
+}
+
 /* x in every lane. x - 0 is x for every x, so compilers make a broadcast of it; x + 0 is not. */
 ATTO_INLINE vec vec_all(float x)
 {
@@ -135,6 +149,29 @@ ATTO_INLINE vec_u32 vec_zip_high(vec_u32 a, vec_u32 b)
     return VEC_PICK(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
 #else
     return VEC_PICK(a, b, 2, 6, 3, 7);
+#endif
+}
+
+/* Every other lane of a and b, from the first one on; from the second one on. */
+ATTO_INLINE vec vec_even(vec a, vec b)
+{
+#if VEC_LANES == 16
+    return VEC_PICK(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+#elif VEC_LANES == 8
+    return VEC_PICK(a, b, 0, 2, 4, 6, 8, 10, 12, 14);
+#else
+    return VEC_PICK(a, b, 0, 2, 4, 6);
+#endif
+}
+
+ATTO_INLINE vec vec_odd(vec a, vec b)
+{
+#if VEC_LANES == 16
+    return VEC_PICK(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+#elif VEC_LANES == 8
+    return VEC_PICK(a, b, 1, 3, 5, 7, 9, 11, 13, 15);
+#else
+    return VEC_PICK(a, b, 1, 3, 5, 7);
 #endif
 }
 
