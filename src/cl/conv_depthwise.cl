@@ -139,15 +139,26 @@ ATTO_UNROLLED atto_index atto_deep_place(atto_deep *d, atto_index t, atto_index 
 
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_conv_depthwise)
 
+static inline bool atto_deep_divides(int n, int divide)
+{
+#if ATTO_DEEP_DIVIDE == 1
+    return true;
+#elif ATTO_DEEP_DIVIDE > 1
+    return n % ATTO_DEEP_DIVIDE == 0;
+#else
+    return n % divide == 0;
+#endif
+}
+
 /* n / divide, or -1 where it does not divide. */
 static inline int atto_deep_divide(int n, int divide)
 {
 #if ATTO_DEEP_DIVIDE == 1
     return n;
 #elif ATTO_DEEP_DIVIDE > 1
-    return n % ATTO_DEEP_DIVIDE == 0 ? n / ATTO_DEEP_DIVIDE : -1;
+    return atto_deep_divides(n, divide) ? n / ATTO_DEEP_DIVIDE : -1;
 #else
-    return n % divide == 0 ? n / divide : -1;
+    return atto_deep_divides(n, divide) ? n / divide : -1;
 #endif
 }
 
@@ -161,11 +172,17 @@ static inline int atto_deep_row(int top, uint i, int step, int divide)
 #endif
 }
 
+/* Whether a tap meets some rows of results only: where the kernel does not know which. */
+#define ATTO_DEEP_SKIPS (!ATTO_DEEP_H && ATTO_DEEP_DIVIDE != 1)
+
 /* A column of taps, and what they meet. Columns are loaded while the one before waits to be added,
  * which a compiler cannot undo: all loads of a column are under way together. */
 typedef struct atto_deep_column {
     float v[ATTO_DEEP_INPUTS][ATTO_DEEP_EACH];
     float weight[ATTO_DEEP_TAPS][ATTO_DEEP_EACH];
+#if ATTO_DEEP_SKIPS
+    bool meets[ATTO_DEEP_INPUTS];
+#endif
 } atto_deep_column;
 
 /* whole: all rows are there. */
@@ -176,6 +193,9 @@ ATTO_UNROLLED void atto_deep_fetch(atto_deep_column *c, __global const ATTO_A_T 
 #pragma unroll
     for (uint i = 0; i < ATTO_DEEP_INPUTS; i++) {
         const int row = atto_deep_row(top, i, step, divide);
+#if ATTO_DEEP_SKIPS
+        c->meets[i] = atto_deep_divides(top + (int)i * step, divide);
+#endif
 #pragma unroll
         for (uint e = 0; e < ATTO_DEEP_EACH; e++) c->v[i][e] = 0.0f;
         if (whole || (uint)row < height)
@@ -183,10 +203,15 @@ ATTO_UNROLLED void atto_deep_fetch(atto_deep_column *c, __global const ATTO_A_T 
     }
 }
 
+/* A tap that may be infinite is multiplied with zeros around the image, but not where it meets
+ * nothing. */
 ATTO_UNROLLED void atto_deep_sum(const atto_deep_column *c, float (*sum)[ATTO_DEEP_EACH])
 {
 #pragma unroll
     for (uint i = 0; i < ATTO_DEEP_INPUTS; i++) {
+#if ATTO_DEEP_SKIPS
+        if (!c->meets[i]) continue;
+#endif
 #pragma unroll
         for (uint r = 0; r < ATTO_DEEP_ROWS; r++) {
             if (!ATTO_DEEP_MEETS(i, r)) continue;
@@ -314,15 +339,19 @@ ATTO_KERNEL void atto_conv_depthwise(__global const ATTO_A_T *x, const ulong x_a
         const int top = d.y * ratio.x + window.x + (int)down * window.z;
         const int bottom = top / max(ATTO_DEEP_DIVIDE, 1) + ATTO_DEEP_INPUTS;
         const bool whole = ATTO_DEEP_H > 0 && top >= 0 && bottom <= (int)image_height;
-        const int across_at =
-            atto_deep_divide(d.x * ratio.y + window.y + (int)right * window.w, ratio.w);
+        const int left = d.x * ratio.y + window.y + (int)right * window.w;
+        const bool meets = atto_deep_divides(left, ratio.w);
+        const int across_at = atto_deep_divide(left, ratio.w);
         const bool there = (uint)across_at < image_width;
         const atto_index from = at + (atto_index)across_at * x_stride.w;
         const atto_index w_from =
             w_first + d.channel * w_stride.x + down * w_stride.z + right * w_stride.w;
 #pragma unroll
-        for (uint t = 0; t < ATTO_DEEP_TAPS; t++)
-            atto_deep_b(w, w_from + t * w_stride.z, d.count, column.weight[t]);
+        for (uint t = 0; t < ATTO_DEEP_TAPS; t++) {
+#pragma unroll
+            for (uint e = 0; e < ATTO_DEEP_EACH; e++) column.weight[t][e] = 0.0f;
+            if (meets) atto_deep_b(w, w_from + t * w_stride.z, d.count, column.weight[t]);
+        }
         if (whole && there)
             atto_deep_fetch(&column, x, from, x_stride.z, top, ratio.x, ratio.z, image_height, true,
                             d.count);
