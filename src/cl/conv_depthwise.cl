@@ -390,6 +390,9 @@ ATTO_KERNEL void atto_conv_depthwise(__global const ATTO_A_T *x, const ulong x_a
 #define ATTO_DEEP_LANES (ATTO_CHANNELS ? ATTO_DEEP_WIDE : 1)
 #define ATTO_DEEP_SUMS  (ATTO_DEEP_TAPS * ATTO_DEEP_W * ATTO_DEEP_EACH)
 
+/* Where the sum of a row and a column of taps, of channel e, is among those of a work-item. */
+#define ATTO_DEEP_SUM(row, column, e) (((row)*ATTO_DEEP_W + (column)) * ATTO_DEEP_EACH + (e))
+
 /* Results, and what their taps meet; loaded while those before wait to be added. */
 typedef struct atto_deep_block {
     float small[ATTO_DEEP_ROWS][ATTO_DEEP_EACH];
@@ -413,8 +416,7 @@ ATTO_UNROLLED void atto_deep_fetch_dw(atto_deep_block *b, uint j, __global const
 }
 
 /* Results that are not there are not multiplied by 0: x may be infinite. */
-ATTO_UNROLLED void atto_deep_sum_dw(const atto_deep_block *b,
-                                    float (*sum)[ATTO_DEEP_W][ATTO_DEEP_EACH])
+ATTO_UNROLLED void atto_deep_sum_dw(const atto_deep_block *b, float *sum)
 {
 #pragma unroll
     for (uint r = 0; r < ATTO_DEEP_ROWS; r++) {
@@ -424,8 +426,8 @@ ATTO_UNROLLED void atto_deep_sum_dw(const atto_deep_block *b,
             const uint i = s / (ATTO_DEEP_W * ATTO_DEEP_EACH);
             const uint j = s / ATTO_DEEP_EACH % ATTO_DEEP_W, e = s % ATTO_DEEP_EACH;
             if (!ATTO_DEEP_MEETS(i, r)) continue;
-            sum[ATTO_DEEP_TAP(i, r)][j][e] =
-                fma(b->small[r][e], b->v[j][i][e], sum[ATTO_DEEP_TAP(i, r)][j][e]);
+            const uint to = ATTO_DEEP_SUM(ATTO_DEEP_TAP(i, r), j, e);
+            sum[to] = fma(b->small[r][e], b->v[j][i][e], sum[to]);
         }
     }
 }
@@ -458,9 +460,9 @@ ATTO_KERNEL void atto_conv_depthwise_filter(__global const ATTO_A_T *small, cons
     small += small_at + channel * small_stride.y;
     x += x_at + channel * x_stride.y;
 
-    float sum[ATTO_DEEP_TAPS][ATTO_DEEP_W][ATTO_DEEP_EACH];
+    float sum[ATTO_DEEP_SUMS];
 #pragma unroll
-    for (uint s = 0; s < ATTO_DEEP_SUMS; s++) (&sum[0][0][0])[s] = 0.0f;
+    for (uint s = 0; s < ATTO_DEEP_SUMS; s++) sum[s] = 0.0f;
     atto_deep_block b;
     b.rows = 0;
     for (atto_index t = number * slice + line;; t += lines) {
@@ -498,8 +500,7 @@ ATTO_KERNEL void atto_conv_depthwise_filter(__global const ATTO_A_T *small, cons
 #pragma unroll
     for (uint s = 0; s < ATTO_DEEP_SUMS; s += 4) {
 #pragma unroll
-        for (uint e = 0; e < 4; e++)
-            partial[e][id] = s + e < ATTO_DEEP_SUMS ? (&sum[0][0][0])[s + e] : 0.0f;
+        for (uint e = 0; e < 4; e++) partial[e][id] = s + e < ATTO_DEEP_SUMS ? sum[s + e] : 0.0f;
         barrier(CLK_LOCAL_MEM_FENCE);
         for (uint left = lines / 2; left > 0; left /= 2) {
             if (line < left) {
