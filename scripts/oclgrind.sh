@@ -55,6 +55,7 @@ items=(
     rnn.opencl:rnn_takes_any_layout
     conv.opencl:conv_transposed_limits_its_outputs
     conv.opencl:conv_makes_the_gradients_that_are_wanted
+    conv.opencl:conv_on_small_work_groups_is_right
     pad.opencl:pad_counts_every_element_once
     resize.opencl:resize_takes_any_layout
     layer_norm.opencl:layer_norm_of_trailing_dimensions

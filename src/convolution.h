@@ -26,6 +26,13 @@ typedef struct atto__convolution {
     atto__conv_axis h, w;
 } atto__convolution;
 
+/* A single output has no neighbour that a stride would lead to. Of such strides the image's size is
+ * enough: what is found and held for each step stays within the image. */
+static inline int64_t atto__conv_stride(int64_t stride, int64_t big, int64_t small)
+{
+    return small == 1 && stride > big ? big : stride;
+}
+
 /* The two images and the filter, or their gradients, as the layout FILTERED gives them. */
 static inline atto__convolution atto__convolution_of(const atto_conv_window *v,
                                                      const atto_tensor *big,
@@ -45,6 +52,8 @@ static inline atto__convolution atto__convolution_of(const atto_conv_window *v,
     if (v->dims == 2)
         c.h = (atto__conv_axis){ big->shape[2], small->shape[2], filter->shape[2],
                                  v->stride[0],  v->padding[0],   v->dilation[0] };
+    c.h.stride = atto__conv_stride(c.h.stride, c.h.big, c.h.small);
+    c.w.stride = atto__conv_stride(c.w.stride, c.w.big, c.w.small);
     return c;
 }
 

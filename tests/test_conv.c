@@ -758,6 +758,85 @@ static void conv_keeps_what_is_not_finite_where_it_belongs(void **state)
     }
 }
 
+/* An infinite tap of the first channel, and no other: with a stride it meets some elements of dx only, and
+ * of what a transposed convolution makes. */
+static void conv_keeps_an_infinite_tap_where_it_meets(void **state)
+{
+    (void)state;
+    static const int32_t kernels[] = { 3, 9, 3 }, dilations[] = { 1, 1, 2 };
+    for (int i = 0; i < 4 * 2 * COUNT_OF(kernels); i++) {
+        const int64_t k = kernels[i / 8], d = dilations[i / 8], groups = i & 4 ? 1 : 3;
+        const bool transposed = i & 1;
+        const axis small = { 6, k, 2, 2, 2, d, 0 },
+                   big = { 10 + d * (k - 1) - 3, k, 2, 2, 2, d, 0 };
+        conv_case c = { .batch = 1, .channels = 3, .outputs = 3, .groups = groups, .seed = 1 };
+        c.h = c.w = transposed ? small : big;
+        c.transposed = transposed;
+        if (i & 2) c.layout = c.result = LAYOUT_CHANNELS_LAST;
+        scene s;
+        build(&s, &c, !transposed);
+        plant(&s, W, 0, INFINITY);
+        s.a.dw = s.a.db = NULL;
+        if (transposed)
+            MUST(atto_conv_forward(test_dev, &s.a));
+        else
+            MUST(atto_conv_backward(test_dev, &s.a));
+        const operand *made = &s.of[transposed ? Y : GX];
+        const int64_t size = transposed ? outputs_along(&c, &c.h) : c.h.in;
+        double *got = test_doubles(made->t.numel);
+        test_tensor_get(&made->t, got);
+        for (int64_t at = 0; at < made->t.numel; at++) {
+            const bool meets =
+                at < size * size && (at / size + 2) % 2 == 0 && (at % size + 2) % 2 == 0;
+            if (!meets && !isfinite(got[at]))
+                fail_msg("%s: kernel %d, dilation %d, %d groups: element %d is %g", test_backend(),
+                         (int)k, (int)d, (int)groups, (int)at, got[at]);
+        }
+        free(got);
+        tear_down(&s);
+    }
+}
+
+/* What lies beyond a single output is not needed, however far a stride would go. */
+static void conv_of_one_output_takes_any_stride(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 8; i++) {
+        const axis far = { 4, 3, INT32_MAX, 1, 0, 1, 0 }, near = { 5, 3, 1, 1, 1, 1, 0 };
+        conv_case c = { .batch = 2, .channels = 3, .outputs = 3, .bias = true, .seed = 1 };
+        c.groups = i & 1 ? 3 : 1;
+        c.h = i & 2 ? far : near;
+        c.w = i & 2 ? near : far;
+        if (i & 4) c.layout = c.weight = c.result = LAYOUT_CHANNELS_LAST;
+        check(&c);
+        c.transposed = true;
+        c.h.in = i & 2 ? 1 : 5;
+        c.w.in = i & 2 ? 5 : 1;
+        c.h.more = c.w.more = 0;
+        check(&c);
+    }
+}
+
+/* Work-groups that have less than a block of channels. */
+static void conv_on_small_work_groups_is_right(void **state)
+{
+    (void)state;
+    atto_device *const own = test_dev;
+    const int32_t groups[] = { 8, 1 };
+    for (int i = 0; test_on_opencl() && i < COUNT_OF(groups); i++) {
+        const atto_device_options options = { .max_work_group = groups[i] };
+        conv_case c = { .batch = 2, .channels = 33, .outputs = 33, .groups = 33, .seed = 1 };
+        c.h = (axis){ 9, 3, 1, 1, 1, 1, 0 };
+        c.w = (axis){ 5, 3, 1, 1, 1, 1, 0 };
+        MUST(atto_device_open(test_device_name(), &options, &test_dev));
+        check(&c);
+        c.layout = c.weight = c.result = LAYOUT_CHANNELS_LAST;
+        check(&c);
+        atto_device_close(test_dev);
+        test_dev = own;
+    }
+}
+
 static void conv_is_reproducible(void **state)
 {
     (void)state;
@@ -966,6 +1045,9 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(conv_makes_the_gradients_that_are_wanted),
     cmocka_unit_test(conv_of_nothing),
     cmocka_unit_test(conv_keeps_what_is_not_finite_where_it_belongs),
+    cmocka_unit_test(conv_keeps_an_infinite_tap_where_it_meets),
+    cmocka_unit_test(conv_of_one_output_takes_any_stride),
+    cmocka_unit_test(conv_on_small_work_groups_is_right),
     cmocka_unit_test(conv_is_reproducible),
     cmocka_unit_test(conv_sums_ones_exactly_in_every_dtype),
     cmocka_unit_test(conv_in_f16_does_not_overflow_inside),

@@ -717,6 +717,25 @@ static void conv_nets_stay_channels_last(void **state)
     atto_module_free(norm);
 }
 
+/* A frozen convolution that gets a bias stays frozen. */
+static void conv_that_is_frozen_stays_so_folded(void **state)
+{
+    (void)state;
+    for (int frozen = 0; frozen < 2; frozen++) {
+        const atto_conv_module_options no_bias = { .no_bias = true };
+        atto_module *conv, *norm;
+        atto_param *bias;
+        MUST(atto_conv2d_create(test_dev, 2, 3, 1, 1, &no_bias, &conv));
+        MUST(atto_batch_norm2d_create(test_dev, 3, NULL, &norm));
+        atto_module_freeze(conv, frozen);
+        MUST(atto_conv_fold_batch_norm(conv, norm));
+        MUST(atto_module_find_param(conv, "bias", &bias));
+        assert_int_equal(atto_param_is_frozen(bias), frozen);
+        atto_module_free(conv);
+        atto_module_free(norm);
+    }
+}
+
 static void conv_refuses_batch_norms_that_do_not_follow_it(void **state)
 {
     (void)state;
@@ -848,6 +867,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(conv_takes_a_batch_norm_into_its_parameters),
     cmocka_unit_test(conv_net_is_the_same_folded),
     cmocka_unit_test(conv_nets_stay_channels_last),
+    cmocka_unit_test(conv_that_is_frozen_stays_so_folded),
     cmocka_unit_test(conv_refuses_batch_norms_that_do_not_follow_it),
     cmocka_unit_test_setup_teardown(conv_modules_survive_every_failing_allocation,
                                     close_test_device, reopen_test_device),

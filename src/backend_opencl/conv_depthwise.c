@@ -188,7 +188,7 @@ atto_status atto__conv_depthwise(const conv *given, const atto_tensor *in, const
 
 /* ---- dw ---- */
 
-#define CHANNELS 32 /* of a work-group where they are innermost, in pairs */
+#define CHANNELS 32 /* of a work-group where they are innermost, in pairs; a small one has fewer */
 
 /* Columns of taps of a work-item: registers hold the sums of so many. */
 static int32_t columns_of(const conv *v, const plan *p)
@@ -207,11 +207,19 @@ static plan plan_filter(const conv *v)
     return p;
 }
 
+/* Work-items side by side that have other channels. */
+static int64_t lanes_of(const conv *v, const plan *p)
+{
+    const int64_t most = CHANNELS / p->knobs.deep.each;
+    const int64_t group = atto__opencl_of(v->dev)->group_size;
+    return !v->channels ? 1 : most < group ? most : group;
+}
+
 /* Work-groups of a slice: blocks of channels, and of taps. */
 static int64_t groups_of(const conv *v, const plan *p)
 {
     const int64_t down = p->knobs.deep.h > 0 ? 1 : p->h.taps;
-    return atto__divide_up(v->c.groups, v->channels ? CHANNELS : 1) *
+    return atto__divide_up(v->c.groups, lanes_of(v, p) * p->knobs.deep.each) *
            atto__divide_up(p->w.taps, p->knobs.deep.w) * down;
 }
 
@@ -226,9 +234,8 @@ static int64_t groups_of(const conv *v, const plan *p)
 
 static int64_t slice_of(const conv *v, const plan *p)
 {
-    const int64_t lines =
-        atto__opencl_of(v->dev)->group_size / (v->channels ? CHANNELS / p->knobs.deep.each : 1);
-    const int64_t least = (lines > 0 ? lines : 1) * (v->channels ? LEAST_OF_PAIRS : LEAST);
+    const int64_t lines = atto__opencl_of(v->dev)->group_size / lanes_of(v, p);
+    const int64_t least = lines * (v->channels ? LEAST_OF_PAIRS : LEAST);
     const int64_t most = p->items / least < MOST_SLICES ? p->items / least : MOST_SLICES;
     const int64_t slices =
         atto__conv_slices(groups_of(v, p), v->channels ? PLACES_OF_PAIRS : PLACES, most);

@@ -205,15 +205,26 @@ ATTO_UNROLLED atto_index atto_deep_place(atto_deep *d, atto_index t, atto_index 
 
 #if !defined(ATTO_ONE_KERNEL) || defined(ATTO_KERNEL_atto_conv_depthwise)
 
+static inline bool atto_deep_divides(int n, int divide)
+{
+#if ATTO_DEEP_DIVIDE == 1
+    return true;
+#elif ATTO_DEEP_DIVIDE > 1
+    return n % ATTO_DEEP_DIVIDE == 0;
+#else
+    return n % divide == 0;
+#endif
+}
+
 /* n / divide, or -1 where it does not divide. */
 static inline int atto_deep_divide(int n, int divide)
 {
 #if ATTO_DEEP_DIVIDE == 1
     return n;
 #elif ATTO_DEEP_DIVIDE > 1
-    return n % ATTO_DEEP_DIVIDE == 0 ? n / ATTO_DEEP_DIVIDE : -1;
+    return atto_deep_divides(n, divide) ? n / ATTO_DEEP_DIVIDE : -1;
 #else
-    return n % divide == 0 ? n / divide : -1;
+    return atto_deep_divides(n, divide) ? n / divide : -1;
 #endif
 }
 
@@ -227,11 +238,17 @@ static inline int atto_deep_row(int top, uint i, int step, int divide)
 #endif
 }
 
+/* Whether a tap meets some rows of results only: where the kernel does not know which. */
+#define ATTO_DEEP_SKIPS (!ATTO_DEEP_H && ATTO_DEEP_DIVIDE != 1)
+
 /* A column of taps, and what they meet. Columns are loaded while the one before waits to be added,
  * which a compiler cannot undo: all loads of a column are under way together. */
 typedef struct atto_deep_column {
     atto_deep_a v[ATTO_DEEP_INPUTS];
     atto_deep_b weight[ATTO_DEEP_TAPS];
+#if ATTO_DEEP_SKIPS
+    bool meets[ATTO_DEEP_INPUTS];
+#endif
 } atto_deep_column;
 
 /* whole: all rows are there. */
@@ -242,12 +259,17 @@ ATTO_UNROLLED void atto_deep_fetch(atto_deep_column *c, __global const ATTO_A_T 
 #pragma unroll
     for (uint i = 0; i < ATTO_DEEP_INPUTS; i++) {
         const int row = atto_deep_row(top, i, step, divide);
+#if ATTO_DEEP_SKIPS
+        c->meets[i] = atto_deep_divides(top + (int)i * step, divide);
+#endif
         atto_deep_none_a(&c->v[i]);
         if (whole || (uint)row < height)
             atto_deep_load_a(x, at + (atto_index)row * row_stride, count, &c->v[i]);
     }
 }
 
+/* A tap that may be infinite is multiplied with zeros around the image, but not where it meets
+ * nothing. */
 ATTO_UNROLLED void atto_deep_sum(const atto_deep_column *c, float (*sum)[ATTO_DEEP_EACH])
 {
     float weight[ATTO_DEEP_TAPS][ATTO_DEEP_EACH];
@@ -255,6 +277,9 @@ ATTO_UNROLLED void atto_deep_sum(const atto_deep_column *c, float (*sum)[ATTO_DE
     for (uint t = 0; t < ATTO_DEEP_TAPS; t++) atto_deep_widen_b(&c->weight[t], weight[t]);
 #pragma unroll
     for (uint i = 0; i < ATTO_DEEP_INPUTS; i++) {
+#if ATTO_DEEP_SKIPS
+        if (!c->meets[i]) continue;
+#endif
         float v[ATTO_DEEP_EACH];
         atto_deep_widen_a(&c->v[i], v);
 #pragma unroll
@@ -384,15 +409,18 @@ ATTO_KERNEL void atto_conv_depthwise(__global const ATTO_A_T *x, const ulong x_a
         const int top = d.y * ratio.x + window.x + (int)down * window.z;
         const int bottom = top / max(ATTO_DEEP_DIVIDE, 1) + ATTO_DEEP_INPUTS;
         const bool whole = ATTO_DEEP_H > 0 && top >= 0 && bottom <= (int)image_height;
-        const int across_at =
-            atto_deep_divide(d.x * ratio.y + window.y + (int)right * window.w, ratio.w);
+        const int left = d.x * ratio.y + window.y + (int)right * window.w;
+        const bool meets = atto_deep_divides(left, ratio.w);
+        const int across_at = atto_deep_divide(left, ratio.w);
         const bool there = (uint)across_at < image_width;
         const atto_index from = at + (atto_index)across_at * x_stride.w;
         const atto_index w_from =
             w_first + d.channel * w_stride.x + down * w_stride.z + right * w_stride.w;
 #pragma unroll
-        for (uint t = 0; t < ATTO_DEEP_TAPS; t++)
-            atto_deep_load_b(w, w_from + t * w_stride.z, d.count, &column.weight[t]);
+        for (uint t = 0; t < ATTO_DEEP_TAPS; t++) {
+            atto_deep_none_b(&column.weight[t]);
+            if (meets) atto_deep_load_b(w, w_from + t * w_stride.z, d.count, &column.weight[t]);
+        }
         if (whole && there)
             atto_deep_fetch(&column, x, from, x_stride.z, top, ratio.x, ratio.z, image_height, true,
                             d.count);
@@ -431,6 +459,9 @@ ATTO_KERNEL void atto_conv_depthwise(__global const ATTO_A_T *x, const ulong x_a
 #define ATTO_DEEP_LANES (ATTO_CHANNELS ? ATTO_DEEP_WIDE : 1)
 #define ATTO_DEEP_SUMS  (ATTO_DEEP_TAPS * ATTO_DEEP_W * ATTO_DEEP_EACH)
 
+/* Where the sum of a row and a column of taps, of channel e, is among those of a work-item. */
+#define ATTO_DEEP_SUM(row, column, e) (((row)*ATTO_DEEP_W + (column)) * ATTO_DEEP_EACH + (e))
+
 /* Results, and what their taps meet; loaded while those before wait to be added. */
 typedef struct atto_deep_block {
     atto_deep_a small[ATTO_DEEP_ROWS];
@@ -453,8 +484,7 @@ ATTO_UNROLLED void atto_deep_fetch_dw(atto_deep_block *b, uint j, __global const
 }
 
 /* Results that are not there are not multiplied by 0: x may be infinite. */
-ATTO_UNROLLED void atto_deep_sum_dw(const atto_deep_block *b,
-                                    float (*sum)[ATTO_DEEP_W][ATTO_DEEP_EACH])
+ATTO_UNROLLED void atto_deep_sum_dw(const atto_deep_block *b, float *sum)
 {
 #pragma unroll
     for (uint r = 0; r < ATTO_DEEP_ROWS; r++) {
@@ -468,9 +498,10 @@ ATTO_UNROLLED void atto_deep_sum_dw(const atto_deep_block *b,
             float v[ATTO_DEEP_EACH];
             atto_deep_widen_b(&b->v[j][i], v);
 #pragma unroll
-            for (uint e = 0; e < ATTO_DEEP_EACH; e++)
-                sum[ATTO_DEEP_TAP(i, r)][j][e] =
-                    fma(small[e], v[e], sum[ATTO_DEEP_TAP(i, r)][j][e]);
+            for (uint e = 0; e < ATTO_DEEP_EACH; e++) {
+                const uint to = ATTO_DEEP_SUM(ATTO_DEEP_TAP(i, r), j, e);
+                sum[to] = fma(small[e], v[e], sum[to]);
+            }
         }
     }
 }
@@ -503,9 +534,9 @@ ATTO_KERNEL void atto_conv_depthwise_filter(__global const ATTO_A_T *small, cons
     small += small_at + channel * small_stride.y;
     x += x_at + channel * x_stride.y;
 
-    float sum[ATTO_DEEP_TAPS][ATTO_DEEP_W][ATTO_DEEP_EACH];
+    float sum[ATTO_DEEP_SUMS];
 #pragma unroll
-    for (uint s = 0; s < ATTO_DEEP_SUMS; s++) (&sum[0][0][0])[s] = 0.0f;
+    for (uint s = 0; s < ATTO_DEEP_SUMS; s++) sum[s] = 0.0f;
     atto_deep_block b;
     b.rows = 0;
     for (atto_index t = number * slice + line;; t += lines) {
@@ -542,8 +573,7 @@ ATTO_KERNEL void atto_conv_depthwise_filter(__global const ATTO_A_T *small, cons
 #pragma unroll
     for (uint s = 0; s < ATTO_DEEP_SUMS; s += 4) {
 #pragma unroll
-        for (uint e = 0; e < 4; e++)
-            partial[e][id] = s + e < ATTO_DEEP_SUMS ? (&sum[0][0][0])[s + e] : 0.0f;
+        for (uint e = 0; e < 4; e++) partial[e][id] = s + e < ATTO_DEEP_SUMS ? sum[s + e] : 0.0f;
         barrier(CLK_LOCAL_MEM_FENCE);
         for (uint left = lines / 2; left > 0; left /= 2) {
             if (line < left) {

@@ -686,6 +686,7 @@ static atto_status write_fold(atto_module *conv, const fold *f, atto_tensor *sta
     if (!data->bias) {
         const atto_dtype dtype = atto_param_value(data->weight).dtype;
         ATTO_TRY(atto_module_param(conv, "bias", dtype, channels, &data->bias));
+        atto_param_freeze(data->bias, atto_param_is_frozen(data->weight));
     }
     ATTO_TRY(assign(data->bias, &staged[1]));
     return assign(data->weight, &staged[0]);
