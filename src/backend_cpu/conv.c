@@ -211,7 +211,7 @@ static bool reads_pixels(const conv *v, bool to_big)
 {
     const bool few = inputs_of(v, to_big) <= FEW_CHANNELS && v->c.groups == 1;
     if (few && overlaps(&v->c.h) && overlaps(&v->c.w)) return false;
-    return v->channels_last && (!is_grouped(v) || is_depthwise(v));
+    return v->channels_last && !is_grouped(v);
 }
 
 static bool writes_pixels(const conv *v, bool to_big)
