@@ -14,10 +14,10 @@ extern "C" {
  * How the filter lies over an image. Pairs are {height, width}; with dims = 1 the first of a pair
  * is the only one. Literal: 0 is 0.
  *
- *     convolution  output o reads the elements o stride - padding + j dilation, j = 0 .. kernel - 1,
- *                  of its axis; those outside 0 .. L - 1 are 0
- *                  outputs: floor((L + padding + padding_after - dilation (kernel - 1) - 1) / stride)
- *                  + 1
+ *     convolution  output o reads the elements o stride - padding + j dilation of its axis,
+ *                  j = 0 .. kernel - 1; those outside 0 .. L - 1 are 0
+ *                  outputs: floor((L + padding + padding_after - dilation (kernel - 1) - 1) /
+ *                  stride) + 1
  *     transposed   the same with input and output exchanged: input i adds to the outputs i stride -
  *                  padding + j dilation
  *                  outputs: (L - 1) stride - padding - padding_after + dilation (kernel - 1) + 1,
@@ -71,11 +71,12 @@ struct atto_conv_args {
  * Saved     x, w, and z unless act is the identity
  * Numerics  products and sums in f32 whatever the dtype; everything behind the sum uses it
  *           unrounded. The order of summation depends on shapes, memory order and device only.
- *           Zeros of the padding are multiplied like any element: an infinite weight gives NaN
+ *           Zeros of the padding may be multiplied like any element, or left out: outputs that
+ *           an infinite or NaN weight meets there are NaN, or not
  * Async     enqueued on dev
  * Returns   ATTO_OK, what every op returns (attocl/device.h), and in particular
- *           ATTO_E_SHAPE     x has not dims + 1 or dims + 2 dimensions, or no height or width; w, b,
- *                            y, z or residual do not fit
+ *           ATTO_E_SHAPE     x has not dims + 1 or dims + 2 dimensions, or no height or width; w,
+ *                            b, y, z or residual do not fit
  *           ATTO_E_DTYPE     a combination that is not in the table above
  *           ATTO_E_ARGUMENT  a number outside its range; groups divide no channels; there would be
  *                            no output ("output size too small")
@@ -87,8 +88,8 @@ ATTO_API atto_status atto_conv_forward(atto_device *dev, const struct atto_conv_
  * Its gradients.
  *
  *     dz = act'(z) * dy
- *     dx[n][c][i]    = sum over o and taps j of w[o][c][j] * dz[n][o][p], where p stride - padding +
- *                      j dilation = i
+ *     dx[n][c][i]    = sum over o and taps j of w[o][c][j] * dz[n][o][p], where
+ *                      p stride - padding + j dilation = i
  *     dw[o][c][j]    = sum over n and p of dz[n][o][p] * x[n][c][p stride - padding + j dilation]
  *     db[o]          = sum over n and p of dz[n][o][p]                   (+ old, with add_...)
  *
