@@ -46,7 +46,8 @@ static atto_status backward_w(atto_device *dev, const bench_row *row, const benc
 }
 
 #define FLOATS .flops = 2, .default_dtypes = BENCH_F32_ONLY, .dtypes = BENCH_FLOATS
-/* name: "conv", "depthwise"; then batch, channels, edge, outputs, kernel, stride, padding, groups */
+/* name: "conv", "depthwise"; the numbers: batch, channels, edge, outputs, kernel, stride, padding
+ * and groups */
 #define PASSES(name, last, turned, ...)              \
     { .op = name,                                    \
       .pass = "forward",                             \

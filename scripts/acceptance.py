@@ -968,6 +968,8 @@ def gru_cell(c):
     dr = dn * un * (r * r.rest())
     return {"y": y.pair(), "gates": gates, "dx": joined((dr, dz, dn)), "du": joined((dr, dz, dn * r)),
             "dh": (dy * z).pair()}
+
+
 # ---- padding and resizing: the last dimension of three, the last two of four ----
 
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* What both backends derive from the arguments of convolutions.
  *
- * A convolution reads a big image and writes a small one; a transposed one reads the small image and
- * writes the big one. Either way there are three sums, with i = o stride - padding + j dilation:
+ * A convolution reads a big image and writes a small one; a transposed one reads the small image
+ * and writes the big one. Either way there are three sums, with i = o stride - padding + j dilation:
  *
  *     small[o] = sum of w[j] big[i]      forward, or dx of a transposed convolution
  *     big[i]   = sum of w[j] small[o]    dx, or forward of a transposed one

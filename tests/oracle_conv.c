@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Convolutions from their definition: every weight meets every pair of an element of x and one of y that
- * it connects. A convolution and a transposed one connect the same pairs, with x and y exchanged. */
+/* Convolutions from their definition: every weight meets every pair of an element of x and one of y
+ * that it connects. A convolution and a transposed one connect the same pairs, with x and y
+ * exchanged. */
 #include "oracle_conv.h"
 
 #include <math.h>
@@ -38,8 +39,8 @@ static int64_t element_at(oracle_rim rim, int64_t i, int64_t n)
     }
 }
 
-/* Elements that tap number k of an axis connects: of x and of y, the one being number i of the side with
- * the stride. */
+/* Elements that tap number k of an axis connects: of x and of y, the one being number i of the side
+ * with the stride. */
 static bool connects(const oracle_conv *o, int at, int64_t i, int64_t k, int64_t *x, int64_t *y)
 {
     const oracle_conv_axis *a = &o->axis[at];

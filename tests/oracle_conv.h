@@ -20,8 +20,9 @@ typedef struct oracle_conv_axis {
     int64_t before; /* padding in front of the image; what is behind follows from out */
 } oracle_conv_axis;
 
-/* x [batch, channels, h.in, w.in], y [batch, outputs, h.out, w.out], dense. w is [outputs, channels /
- * groups, kernels] of a convolution and [channels, outputs / groups, kernels] of a transposed one. */
+/* x [batch, channels, h.in, w.in], y [batch, outputs, h.out, w.out], dense. w is [outputs,
+ * channels / groups, kernels] of a convolution and [channels, outputs / groups, kernels] of a
+ * transposed one. */
 typedef struct oracle_conv {
     bool transposed;
     oracle_rim rim; /* transposed: zeros */

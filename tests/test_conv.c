@@ -374,10 +374,6 @@ static void check(const conv_case *c)
     {                       \
         0, 1, 1, 0, 0, 1, 0 \
     }
-#define AXIS(...)   \
-    {               \
-        __VA_ARGS__ \
-    }
 
 static const conv_case shapes[] = {
     /* one tap, one element, primes */
@@ -536,8 +532,8 @@ static const conv_case shapes[] = {
       .groups = 1,
       .h = FLAT,
       .w = { 6, 3, 2, 1, 1, 1, 1 } },
-    /* a group for each channel: vectors of them and a rest; small planes; rows that are cut; several
-     * tiles below each other; taps and steps of no loop of its own */
+    /* a group for each channel: vectors of them and a rest; small planes; rows that are cut;
+     * several tiles below each other; taps and steps of no loop of its own */
     { .batch = 2,
       .channels = 37,
       .outputs = 37,
@@ -743,7 +739,8 @@ static void conv_of_nothing(void **state)
     }
 }
 
-/* What is not finite reaches the elements that it belongs to and no others. (Zeros of the padding are multiplied.) */
+/* What is not finite reaches the elements that it belongs to and no others. Without padding, whose
+ * zeros may be multiplied or not. */
 static void conv_keeps_what_is_not_finite_where_it_belongs(void **state)
 {
     (void)state;

@@ -585,7 +585,7 @@ static double slope_of(atto_var v, const double *direction, double *size)
     return sum;
 }
 
-/* Differences: a step of 2^-20 moves 10^5 numbers by 10^-4 together, whose square times 1/6 is a part
+/* Differences: a step of 2^-20 moves 10^5 numbers by 10^-4 together, whose square / 6 is a part
  * in 10^9. A gradient has fewer than 64 roundings of 2^-24 behind one another, of either sign. A
  * block of gradients that is wrong is a part in 10^2. */
 static void check_large(bool lstm, bool batch_first)

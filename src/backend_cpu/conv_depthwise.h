@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Convolutions with a group for each channel, one input and one output: no product has enough to do.
- * This file has forward and dx; conv_depthwise_filter.h has dw, conv_depthwise_tile.h what both read,
- * conv_depthwise_line.h a row of outputs.
+/* Convolutions with a group for each channel, one input and one output: no product has enough to
+ * do. This file has forward and dx; conv_depthwise_filter.h has dw, conv_depthwise_tile.h what both
+ * read, conv_depthwise_line.h a row of outputs.
  *
  * Lanes are channels, in both memory orders, so that a tap is one step of VEC_LANES floats for any
  * width and stride, and no lane is lost at the end of a row:

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Depthwise outputs of a row, some of them in registers at a time, and the weights that they take. */
+/* Depthwise outputs of a row, some of them in registers at a time, and the weights that they
+ * take. */
 #ifndef ATTO_CPU_CONV_DEPTHWISE_LINE_H
 #define ATTO_CPU_CONV_DEPTHWISE_LINE_H
 

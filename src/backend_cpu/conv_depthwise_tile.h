@@ -48,7 +48,8 @@ static int64_t deep_number(const deep_axis *a, int64_t output)
     return a->phases == 1 ? output : output / a->phases;
 }
 
-/* What outputs first .. end read: of each walk the first one the lowest, the last one the highest. */
+/* What outputs first .. end read: of each walk the first one the lowest, the last one the
+ * highest. */
 static deep_range deep_reach(const deep_axis *a, int64_t first, int64_t end)
 {
     deep_range r = { INT64_MAX, INT64_MIN };

@@ -3,8 +3,8 @@
  * (where channels are innermost, and one that turns the filter), two for dw. */
 #include "backend_opencl/conv.h"
 
-/* A sum along an axis as the kernels know it: result o < count adds w[first_tap + t tap_step] of the
- * image at (o step + at + t at_step) / divide, t < taps, where that divides. */
+/* A sum along an axis as the kernels know it: result o < count adds w[first_tap + t tap_step] times
+ * the image at (o step + at + t at_step) / divide, t < taps, where that divides. */
 typedef struct axis {
     int64_t count, image, taps, step, at, at_step, divide, first_tap, tap_step;
 } axis;

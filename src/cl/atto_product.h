@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* The product of two tiles in local memory (atto_tile.h), and the sums on their way out.
  *
- * In each 32 work-items 8 stand side by side and 4 above each other; a work-item has ITEM_M x ITEM_N
- * elements of the tile:
+ * In each 32 work-items 8 stand side by side and 4 above each other; a work-item has
+ * ITEM_M x ITEM_N elements of the tile:
  *
  *     columns  tx, tx+8, tx+16, tx+24 of each block of 32      tx = 0 .. 7
  *     rows     4 ty .. 4 ty + 3 of each block of 4 TY          ty = 0 .. TY-1
@@ -130,7 +130,8 @@ static inline uint atto_block_place(uint part, uint row, uint column)
     return (part * ATTO_TILE_M + row) * 32 + (column ^ (row >> 2 & 3) * 8);
 }
 
-/* Puts columns j .. j + 3 of each work-item into local memory: a block of 32 columns of the tile. */
+/* Puts columns j .. j + 3 of each work-item into local memory: a block of 32 columns of the
+ * tile. */
 ATTO_UNROLLED void atto_put_block(__local float *block, uint part, uint tx, uint ty, uint j,
                                   float (*sum)[ATTO_ITEM_N])
 {

@@ -363,7 +363,8 @@ ATTO_UNROLLED void atto_deep_store(const atto_conv_out *o, const atto_deep *d, u
 /* ---- the walk ---- */
 
 /* Work-items count columns of results, then blocks of rows, then planes; where channels are
- * innermost these first. across: channels, or quads of them. w_first: from w_at to the first tap. */
+ * innermost these first. across: channels, or quads of them. w_first: from w_at to the first
+ * tap. */
 ATTO_KERNEL void atto_conv_depthwise(__global const ATTO_A_T *x, const ulong x_at,
                                      const atto_index4 x_stride, __global const ATTO_B_T *w,
                                      const ulong w_at, const atto_index4 w_stride,
