@@ -334,7 +334,6 @@ static void resize_of_nothing(void **state)
 
 /* ---- strides ---- */
 
-/* I9 */
 static void resize_takes_any_layout(void **state)
 {
     (void)state;
@@ -436,7 +435,6 @@ static void take_bits(resize_scene *s, uint64_t *bits)
     test_tensor_bits(&s->tdx, bits + s->m);
 }
 
-/* J1 */
 static void resize_repeats_bit_for_bit(void **state)
 {
     (void)state;
@@ -466,7 +464,6 @@ static void resize_repeats_bit_for_bit(void **state)
         }
 }
 
-/* J1: nor do bits depend on the number of threads. */
 static void resize_does_not_depend_on_threads(void **state)
 {
     (void)state;
@@ -596,7 +593,7 @@ static void resize_refuses_what_does_not_fit(void **state)
     refuse(other_channels, ATTO_E_SHAPE, "y is [2,2,6,7], expected [2,3,6,7]",
            "dy is [2,2,6,7], expected [2,3,6,7]");
     refuse(other_rank, ATTO_E_SHAPE, "y is [2,3,6]|expected [2,3,4,5]", "dy is [2,3,6]|expected");
-    refuse(no_width, ATTO_E_SHAPE, "dimension 3 of y|1 to 2147483647", "dimension 3 of dy");
+    refuse(no_width, ATTO_E_SHAPE, "dimension 3 of y|is empty", "dimension 3 of dy");
     refuse(whole_numbers, ATTO_E_DTYPE, "y is i32", "dy is i32");
     refuse(half_y, ATTO_E_DTYPE, "y is f16|f32", "dy is f16|f32");
 }

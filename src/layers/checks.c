@@ -2,6 +2,8 @@
 /* Checks that several families share. */
 #include "layers/checks.h"
 
+#include <inttypes.h>
+
 #include "layout.h"
 
 atto_status atto__probability_check(const char *what, float p, const atto_rng *rng)
@@ -49,13 +51,39 @@ bool atto__is_float(atto_dtype dtype)
     return dtype == ATTO_F32 || dtype == ATTO_F16 || dtype == ATTO_BF16;
 }
 
+atto_status atto__image_check(const char *what, const char *name, const atto_tensor *x,
+                              int32_t dims, int64_t most)
+{
+    char text[ATTO_SHAPE_TEXT];
+    ATTO_REQUIRE(atto__is_float(x->dtype), ATTO_E_DTYPE, "%s: %s is %s, expected f32, f16 or bf16",
+                 what, name, atto_dtype_name(x->dtype));
+    ATTO_REQUIRE(x->rank == dims + 1 || x->rank == dims + 2, ATTO_E_SHAPE,
+                 "%s: %s is %s, expected %s", what, name, atto__shape_text(x, text),
+                 dims == 2 ? "[N, C, H, W] or [C, H, W]" : "[N, C, L] or [C, L]");
+    for (int32_t d = x->rank - dims; d < x->rank; d++) {
+        ATTO_REQUIRE(x->shape[d] > 0, ATTO_E_SHAPE, "%s: dimension %d of %s, %s, is empty", what,
+                     (int)d, name, atto__shape_text(x, text));
+        ATTO_REQUIRE(x->shape[d] <= most, ATTO_E_SHAPE,
+                     "%s: dimension %d of %s, %s, is larger than %" PRId64, what, (int)d, name,
+                     atto__shape_text(x, text), most);
+    }
+    return ATTO_OK;
+}
+
+atto_status atto__same_shape_check(const char *what, const char *name, const atto_tensor *t,
+                                   atto_shape expected)
+{
+    const atto_tensor wanted = atto_tensor_of(NULL, ATTO_F32, expected, 0);
+    char got_text[ATTO_SHAPE_TEXT], wanted_text[ATTO_SHAPE_TEXT];
+    ATTO_REQUIRE(atto__shape_same(t, &wanted), ATTO_E_SHAPE, "%s: %s is %s, expected %s", what,
+                 name, atto__shape_text(t, got_text), atto__shape_text(&wanted, wanted_text));
+    return ATTO_OK;
+}
+
 static atto_status check_expected(const char *what, const atto__expected *e)
 {
     if (!e->t) return ATTO_OK;
-    const atto_tensor wanted = atto_tensor_of(NULL, e->dtype, e->shape, 0);
-    char got_text[ATTO_SHAPE_TEXT], wanted_text[ATTO_SHAPE_TEXT];
-    ATTO_REQUIRE(atto__shape_same(e->t, &wanted), ATTO_E_SHAPE, "%s: %s is %s, expected %s", what,
-                 e->name, atto__shape_text(e->t, got_text), atto__shape_text(&wanted, wanted_text));
+    ATTO_TRY(atto__same_shape_check(what, e->name, e->t, e->shape));
     ATTO_REQUIRE(e->t->dtype == e->dtype || (e->or_f32 && e->t->dtype == ATTO_F32), ATTO_E_DTYPE,
                  "%s: %s is %s, expected %s%s", what, e->name, atto_dtype_name(e->t->dtype),
                  atto_dtype_name(e->dtype), e->or_f32 && e->dtype != ATTO_F32 ? " or f32" : "");

@@ -26,6 +26,15 @@ atto_status atto__dim_check(const char *what, int32_t dim, int32_t rank);
 /* f32, f16 or bf16. */
 bool atto__is_float(atto_dtype dtype);
 
+/* x is an image, dims 2, or a sequence, dims 1, of floats, with or without a batch dimension, and
+ * each size behind the channels is 1 to most. */
+atto_status atto__image_check(const char *what, const char *name, const atto_tensor *x,
+                              int32_t dims, int64_t most);
+
+/* t has that shape. */
+atto_status atto__same_shape_check(const char *what, const char *name, const atto_tensor *t,
+                                   atto_shape expected);
+
 /* A tensor of the call and what it must be. */
 typedef struct atto__expected {
     const char *name;

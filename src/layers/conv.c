@@ -72,22 +72,6 @@ static int64_t greater(int64_t a, int64_t b)
 
 /* ---- shapes ---- */
 
-static atto_status check_image(const char *what, const char *name, const atto_tensor *x,
-                               int32_t dims)
-{
-    char text[ATTO_SHAPE_TEXT];
-    ATTO_REQUIRE(atto__is_float(x->dtype), ATTO_E_DTYPE, "%s: %s is %s, expected f32, f16 or bf16",
-                 what, name, atto_dtype_name(x->dtype));
-    ATTO_REQUIRE(x->rank == dims + 1 || x->rank == dims + 2, ATTO_E_SHAPE,
-                 "%s: %s is %s, expected %s", what, name, atto__shape_text(x, text),
-                 dims == 2 ? "[N, C, H, W] or [C, H, W]" : "[N, C, L] or [C, L]");
-    for (int32_t d = x->rank - dims; d < x->rank; d++)
-        ATTO_REQUIRE(x->shape[d] > 0 && x->shape[d] <= MOST, ATTO_E_SHAPE,
-                     "%s: dimension %d of %s, %s, is %s", what, (int)d, name,
-                     atto__shape_text(x, text), x->shape[d] > 0 ? "2^31 or more" : "empty");
-    return ATTO_OK;
-}
-
 static atto_status check_filter(const char *what, const char *name, const atto_tensor *w,
                                 const atto_conv_window *v)
 {
@@ -179,7 +163,7 @@ typedef struct scene {
 static atto_status shape_of_scene(const char *what, const scene *s, const atto_conv_window *v,
                                   atto_shape *y)
 {
-    ATTO_TRY(check_image(what, s->x_name, s->x, v->dims));
+    ATTO_TRY(atto__image_check(what, s->x_name, s->x, v->dims, MOST));
     ATTO_TRY(check_filter(what, s->w_name, s->w, v));
     ATTO_TRY(shape_of_outputs(what, v, s->x, s->w, y));
     ATTO_TRY(take_more_outputs(what, s->y_name, v, s->y, y));
@@ -207,7 +191,7 @@ static atto_status check_forward(const struct atto_conv_args *a)
 static atto_status check_bias(const struct atto_conv_args *a)
 {
     const char *what = call_name(ATTO_BACKWARD);
-    ATTO_TRY(check_image(what, "dy", a->dy, a->window.dims));
+    ATTO_TRY(atto__image_check(what, "dy", a->dy, a->window.dims, MOST));
     const atto_tensor *dy = a->dy;
     const atto_shape y = atto_shape_of(dy->rank, dy->shape);
     const atto_dtype out = a->db && a->db->dtype != ATTO_F32 ? a->db->dtype : dy->dtype;
@@ -229,7 +213,7 @@ static atto_status check_backward(const struct atto_conv_args *a)
                  "%s: z is NULL, which the derivative of %s needs", what,
                  atto_activation_name(a->act.kind));
     if (!a->dx && !a->dw) return check_bias(a);
-    ATTO_TRY(check_image(what, "dy", a->dy, v->dims));
+    ATTO_TRY(atto__image_check(what, "dy", a->dy, v->dims, MOST));
     const scene s = { a->x ? "x" : "dx",   a->w ? "w" : "dw",   "dy",
                       a->x ? a->x : a->dx, a->w ? a->w : a->dw, a->dy };
     atto_shape y;
@@ -380,7 +364,7 @@ static atto_conv_window window_of(const request *r, const atto_tensor *w)
 static atto_status result_shape(const request *r, const atto_tensor *x, const atto_tensor *w,
                                 atto_conv_window *v, atto_shape *shape)
 {
-    ATTO_TRY(check_image(r->what, "x", x, r->window.dims));
+    ATTO_TRY(atto__image_check(r->what, "x", x, r->window.dims, MOST));
     ATTO_TRY(check_filter(r->what, "w", w, &r->window));
     *v = window_of(r, w);
     ATTO_TRY(check_window(r->what, v));

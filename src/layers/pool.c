@@ -73,21 +73,6 @@ static atto_status shape_of_outputs(const char *what, const atto_pool_window *w,
 
 /* ---- checks ---- */
 
-static atto_status check_image(const char *what, const char *name, const atto_tensor *x,
-                               int32_t dims)
-{
-    char text[ATTO_SHAPE_TEXT];
-    ATTO_REQUIRE(atto__is_float(x->dtype), ATTO_E_DTYPE, "%s: %s is %s, expected f32, f16 or bf16",
-                 what, name, atto_dtype_name(x->dtype));
-    ATTO_REQUIRE(x->rank == dims + 1 || x->rank == dims + 2, ATTO_E_SHAPE,
-                 "%s: %s is %s, expected %s", what, name, atto__shape_text(x, text),
-                 dims == 2 ? "[N, C, H, W] or [C, H, W]" : "[N, C, L] or [C, L]");
-    for (int32_t d = x->rank - dims; d < x->rank; d++)
-        ATTO_REQUIRE(x->shape[d] > 0, ATTO_E_SHAPE, "%s: dimension %d of %s, %s, is empty", what,
-                     (int)d, name, atto__shape_text(x, text));
-    return ATTO_OK;
-}
-
 /* The two tensors of a direction, and what else is shaped like the small one. */
 typedef struct pair {
     const char *big_name, *small_name;
@@ -113,8 +98,8 @@ static atto_status check_indices(const char *what, const pair *p, const atto_poo
 static atto_status check_pair(const char *what, const pair *p, const atto_pool_window *w)
 {
     atto_shape shape = atto_shape_of(p->big->rank, p->big->shape);
-    ATTO_TRY(check_image(what, p->big_name, p->big, w->dims));
-    ATTO_TRY(check_image(what, p->small_name, p->small, w->dims));
+    ATTO_TRY(atto__image_check(what, p->big_name, p->big, w->dims, INT64_MAX));
+    ATTO_TRY(atto__image_check(what, p->small_name, p->small, w->dims, INT64_MAX));
     for (int32_t at = 0; w->adaptive && at < w->dims; at++) {
         const int32_t d = p->big->rank - w->dims + at;
         if (p->small->rank == p->big->rank) shape.dim[d] = p->small->shape[d];
@@ -140,7 +125,8 @@ atto_status atto__avg_pool_check(const struct atto_avg_pool_args *a, atto__direc
                  a->divisor_override);
     const pair p =
         forward ? (pair){ "x", "y", a->x, a->y, NULL } : (pair){ "dx", "dy", a->dx, a->dy, NULL };
-    return p.big ? check_pair(what, &p, w) : check_image(what, "dy", a->dy, w->dims);
+    return p.big ? check_pair(what, &p, w)
+                 : atto__image_check(what, "dy", a->dy, w->dims, INT64_MAX);
 }
 
 atto_status atto__max_pool_check(const struct atto_max_pool_args *a, atto__direction direction)
@@ -153,7 +139,7 @@ atto_status atto__max_pool_check(const struct atto_max_pool_args *a, atto__direc
     const pair p = forward ? (pair){ "x", "y", a->x, a->y, a->indices }
                            : (pair){ "dx", "dy", a->dx, a->dy, a->indices };
     return p.big ? check_pair(what, &p, &a->window)
-                 : check_image(what, "dy", a->dy, a->window.dims);
+                 : atto__image_check(what, "dy", a->dy, a->window.dims, INT64_MAX);
 }
 
 int32_t atto__avg_pool_spatial(const void *args)
@@ -273,7 +259,7 @@ static atto_status adaptive_request(const char *what, bool is_max, int32_t dims,
 
 static atto_status result_shape(const request *r, const atto_tensor *x, atto_shape *shape)
 {
-    ATTO_TRY(check_image(r->what, "x", x, r->window.dims));
+    ATTO_TRY(atto__image_check(r->what, "x", x, r->window.dims, INT64_MAX));
     *shape = atto_shape_of(x->rank, x->shape);
     for (int32_t at = 0; at < r->window.dims; at++)
         if (r->out[at]) shape->dim[x->rank - r->window.dims + at] = r->out[at];

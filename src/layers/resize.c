@@ -27,22 +27,6 @@ static atto_status check_numbers(const char *what, atto_resize_kind mode, bool a
     return ATTO_OK;
 }
 
-static atto_status check_image(const char *what, const char *name, const atto_tensor *x,
-                               int32_t dims)
-{
-    char text[ATTO_SHAPE_TEXT];
-    ATTO_REQUIRE(atto__is_float(x->dtype), ATTO_E_DTYPE, "%s: %s is %s, expected f32, f16 or bf16",
-                 what, name, atto_dtype_name(x->dtype));
-    ATTO_REQUIRE(x->rank == dims + 1 || x->rank == dims + 2, ATTO_E_SHAPE,
-                 "%s: %s is %s, expected %s", what, name, atto__shape_text(x, text),
-                 dims == 2 ? "[N, C, H, W] or [C, H, W]" : "[N, C, L] or [C, L]");
-    for (int32_t d = x->rank - dims; d < x->rank; d++)
-        ATTO_REQUIRE(x->shape[d] > 0 && x->shape[d] <= INT32_MAX, ATTO_E_SHAPE,
-                     "%s: dimension %d of %s, %s, is expected to have 1 to %d elements", what,
-                     (int)d, name, atto__shape_text(x, text), INT32_MAX);
-    return ATTO_OK;
-}
-
 atto_status atto__resize_check(const struct atto_resize_args *a, atto__direction direction)
 {
     const bool forward = direction == ATTO_FORWARD;
@@ -50,9 +34,9 @@ atto_status atto__resize_check(const struct atto_resize_args *a, atto__direction
     const char *x_name = forward ? "x" : "dx", *y_name = forward ? "y" : "dy";
     const atto_tensor *x = forward ? a->x : a->dx, *y = forward ? a->y : a->dy;
     ATTO_TRY(check_numbers(what, a->mode, a->align_corners, a->dims, a->scale));
-    ATTO_TRY(check_image(what, y_name, y, a->dims));
+    ATTO_TRY(atto__image_check(what, y_name, y, a->dims, INT32_MAX));
     if (!x) return ATTO_OK;
-    ATTO_TRY(check_image(what, x_name, x, a->dims));
+    ATTO_TRY(atto__image_check(what, x_name, x, a->dims, INT32_MAX));
     atto_shape shape = atto_shape_of(x->rank, x->shape);
     for (int32_t d = x->rank - a->dims; d < x->rank && y->rank == x->rank; d++)
         shape.dim[d] = y->shape[d];
@@ -105,7 +89,7 @@ static atto_status make_request(const char *what, int32_t dims, int64_t out_0, i
 
 static atto_status result_shape(const request *r, const atto_tensor *x, atto_shape *shape)
 {
-    ATTO_TRY(check_image(r->what, "x", x, r->dims));
+    ATTO_TRY(atto__image_check(r->what, "x", x, r->dims, INT32_MAX));
     *shape = atto_shape_of(x->rank, x->shape);
     for (int32_t at = 0; at < r->dims; at++) {
         int64_t *size = &shape->dim[x->rank - r->dims + at];

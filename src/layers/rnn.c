@@ -97,23 +97,12 @@ atto_status atto_gru_cell_backward(atto_device *dev, const struct atto_gru_cell_
 
 /* ---- weights ---- */
 
-static atto_status check_matrix(const char *what, const char *name, const atto_tensor *t,
-                                int64_t rows, int64_t columns)
-{
-    char got[ATTO_SHAPE_TEXT], wanted[ATTO_SHAPE_TEXT];
-    const atto_tensor expected = atto_tensor_of(
-        NULL, ATTO_F32, columns < 0 ? atto_shape1(rows) : atto_shape2(rows, columns), 0);
-    ATTO_REQUIRE(atto__shape_same(t, &expected), ATTO_E_SHAPE, "%s: %s is %s, expected %s", what,
-                 name, atto__shape_text(t, got), atto__shape_text(&expected, wanted));
-    return ATTO_OK;
-}
-
 static atto_status check_bias(atto_tape *tape, const char *what, const char *name,
                               const atto_var *bias, int64_t size)
 {
     if (!bias) return ATTO_OK;
     const atto_tensor *t = atto__tape_tensor(tape, what, *bias);
-    return t ? check_matrix(what, name, t, size, -1) : tape->status;
+    return t ? atto__same_shape_check(what, name, t, atto_shape1(size)) : tape->status;
 }
 
 atto_status atto__rnn_check_weights(atto_tape *tape, const char *what, const atto_rnn_weights *w,
@@ -123,8 +112,8 @@ atto_status atto__rnn_check_weights(atto_tape *tape, const char *what, const att
     const atto_tensor *w_hh = atto__tape_tensor(tape, what, w->w_hh);
     if (!w_ih || !w_hh) return tape->status;
     ATTO_TRY(atto__reserved_check(what, w->reserved));
-    ATTO_TRY(check_matrix(what, "w_ih", w_ih, gates * hidden, in));
-    ATTO_TRY(check_matrix(what, "w_hh", w_hh, gates * hidden, hidden));
+    ATTO_TRY(atto__same_shape_check(what, "w_ih", w_ih, atto_shape2(gates * hidden, in)));
+    ATTO_TRY(atto__same_shape_check(what, "w_hh", w_hh, atto_shape2(gates * hidden, hidden)));
     ATTO_TRY(check_bias(tape, what, "b_ih", w->b_ih, gates * hidden));
     return check_bias(tape, what, "b_hh", w->b_hh, gates * hidden);
 }
@@ -168,11 +157,8 @@ static atto_status state_of(const step *s, const char *name, const atto_var *giv
 {
     if (!given) return atto__rnn_zeros(s->tape, s->dtype, s->shape, out);
     const atto_tensor *t = atto__tape_tensor(s->tape, s->what, *given);
-    const atto_tensor expected = atto_tensor_of(NULL, ATTO_F32, s->shape, 0);
-    char got[ATTO_SHAPE_TEXT], wanted[ATTO_SHAPE_TEXT];
     if (!t) return s->tape->status;
-    ATTO_REQUIRE(atto__shape_same(t, &expected), ATTO_E_SHAPE, "%s: %s is %s, expected %s", s->what,
-                 name, atto__shape_text(t, got), atto__shape_text(&expected, wanted));
+    ATTO_TRY(atto__same_shape_check(s->what, name, t, s->shape));
     *out = *given;
     return ATTO_OK;
 }

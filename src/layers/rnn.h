@@ -7,6 +7,10 @@
 
 #include "train/tape.h"
 
+/* Layers that lie on one another, and with both directions of each. */
+#define ATTO_RNN_MOST_LAYERS 32
+#define ATTO_RNN_MOST_PASSES (2 * ATTO_RNN_MOST_LAYERS)
+
 /* w_hh has the shape [G H, H] with H > 0: *hidden is H. */
 atto_status atto__rnn_hidden(atto_tape *tape, const char *what, const atto_rnn_weights *w,
                              int64_t *hidden);

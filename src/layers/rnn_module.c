@@ -6,6 +6,7 @@
 
 #include "alloc.h"
 #include "layers/checks.h"
+#include "layers/rnn.h"
 #include "train/module.h"
 
 /* Parameters are the module's first ones, those of a pass after another. */
@@ -17,8 +18,6 @@ typedef struct rnn_module {
     bool has_bias, batch_first;
     float dropout;
 } rnn_module;
-
-#define MOST_LAYERS 32
 
 /* Parameters of one pass as values; the biases lie in `bias`. */
 static atto_rnn_weights weights_of(atto_module *m, atto_tape *tape, int32_t pass, atto_var *bias)
@@ -50,8 +49,8 @@ static atto_var run_cell(atto_module *m, atto_tape *tape, atto_var x, const atto
 static atto_var run_layers(atto_module *m, atto_tape *tape, atto_var x, const atto_rnn_states *s)
 {
     const rnn_module *data = atto_module_data(m);
-    atto_var bias[2 * MOST_LAYERS][2];
-    atto_rnn_weights weights[2 * MOST_LAYERS];
+    atto_var bias[ATTO_RNN_MOST_PASSES][2];
+    atto_rnn_weights weights[ATTO_RNN_MOST_PASSES];
     for (int32_t i = 0; i < data->layers * data->directions; i++)
         weights[i] = weights_of(m, tape, i, bias[i]);
     const atto_rnn_options options = { .layers = data->layers,
@@ -180,8 +179,9 @@ static atto_status check_module(const char *call, const rnn_module *data, const 
     ATTO_REQUIRE(data->hidden > 0 && data->hidden <= INT64_MAX / 8, ATTO_E_SHAPE,
                  "%s: hidden is %" PRId64 ", expected 1 to %" PRId64, call, data->hidden,
                  INT64_MAX / 8);
-    ATTO_REQUIRE(data->layers > 0 && data->layers <= MOST_LAYERS, ATTO_E_ARGUMENT,
-                 "%s: layers is %d, expected 1 to %d", call, (int)data->layers, MOST_LAYERS);
+    ATTO_REQUIRE(data->layers > 0 && data->layers <= ATTO_RNN_MOST_LAYERS, ATTO_E_ARGUMENT,
+                 "%s: layers is %d, expected 1 to %d", call, (int)data->layers,
+                 ATTO_RNN_MOST_LAYERS);
     return atto__probability_check(call, data->dropout, &(atto_rng){ 0 });
 }
 

@@ -498,11 +498,9 @@ static atto_var join_states(const network *n, const atto_var *parts)
     return n->is_batched ? all : atto_squeeze(n->tape, all, 1);
 }
 
-#define MOST_PASSES 64
-
 static atto_var run_layers(const network *n, atto_var x, const atto_rnn_weights *weights)
 {
-    atto_var hy[MOST_PASSES], cy[MOST_PASSES], y = x;
+    atto_var hy[ATTO_RNN_MOST_PASSES], cy[ATTO_RNN_MOST_PASSES], y = x;
     if (!n->is_batched) y = atto_unsqueeze(n->tape, y, 1);
     for (int32_t layer = 0; layer < n->layers; layer++) {
         atto_var both[2] = { y, y };
@@ -549,20 +547,16 @@ static atto_status check_states(const network *n, const char *name, const atto_v
     const int64_t passes = n->layers * n->directions;
     const atto_shape shape = n->is_batched ? atto_shape3(passes, n->p.batches, n->p.hidden)
                                            : atto_shape2(passes, n->p.hidden);
-    const atto_tensor expected = atto_tensor_of(NULL, ATTO_F32, shape, 0);
-    char got[ATTO_SHAPE_TEXT], wanted[ATTO_SHAPE_TEXT];
-    ATTO_REQUIRE(atto__shape_same(t, &expected), ATTO_E_SHAPE, "%s: %s is %s, expected %s", n->what,
-                 name, atto__shape_text(t, got), atto__shape_text(&expected, wanted));
-    return ATTO_OK;
+    return atto__same_shape_check(n->what, name, t, shape);
 }
 
 static atto_status check_options(const network *n)
 {
     const atto_rnn_options *o = n->o;
-    const int32_t most = MOST_PASSES / 2;
     ATTO_TRY(atto__reserved_check(n->what, o->reserved));
-    ATTO_REQUIRE(o->layers >= 0 && o->layers <= most, ATTO_E_ARGUMENT,
-                 "%s: layers is %d, expected 1 to %d", n->what, (int)o->layers, (int)most);
+    ATTO_REQUIRE(o->layers >= 0 && o->layers <= ATTO_RNN_MOST_LAYERS, ATTO_E_ARGUMENT,
+                 "%s: layers is %d, expected 1 to %d", n->what, (int)o->layers,
+                 ATTO_RNN_MOST_LAYERS);
     ATTO_REQUIRE(n->gates == 4 || (!o->c && !o->cy), ATTO_E_ARGUMENT,
                  "%s: %s is given, which a GRU has not", n->what, o->c ? "c" : "cy");
     return atto__probability_check(n->what, o->dropout, &(atto_rng){ 0 });
