@@ -2,24 +2,12 @@
 /* Recurrent cells on OpenCL: see src/cl/rnn.cl. */
 #include <attocl/rnn.h>
 
+#include "cl/atto_rnn_flags.h"
 #include "layout.h"
 #include "walk.h"
 
 /* 32 bits are enough below so many elements. */
 #define MOST_NARROW (INT32_MAX - (1 << 24))
-
-/* The kernels' last argument. */
-enum {
-    HAS_GATES = 1,
-    HAS_DY = 1,
-    HAS_DCY = 2,
-    WANTS_DX = 4,
-    WANTS_DU = 8,
-    WANTS_DH = 16,
-    ADDS_DX = 32,
-    ADDS_DU = 64,
-    ADDS_DH = 128
-};
 
 #define MOST_TENSORS 7
 
@@ -82,7 +70,7 @@ atto_status atto__opencl_lstm_cell_forward(atto_device *dev, const struct atto_l
                      { a->x, a->c, a->y, a->cy, a->gates },
                      5,
                      a->c,
-                     bit(a->gates, HAS_GATES) };
+                     bit(a->gates, ATTO_RNN_GATES) };
     return launch(dev, &k);
 }
 
@@ -94,8 +82,9 @@ atto_status atto__opencl_lstm_cell_backward(atto_device *dev, const struct atto_
                      { a->c, a->cy, a->gates, a->dy, a->dcy, a->dx, a->dc },
                      7,
                      a->c,
-                     bit(a->dy, HAS_DY) | bit(a->dcy, HAS_DCY) | bit(a->dx, WANTS_DX) |
-                         bit(a->dc, WANTS_DH) | bit(a->add_dx, ADDS_DX) | bit(a->add_dc, ADDS_DH) };
+                     bit(a->dy, ATTO_RNN_DY) | bit(a->dcy, ATTO_RNN_DCY) | bit(a->dx, ATTO_RNN_DX) |
+                         bit(a->dc, ATTO_RNN_DH) | bit(a->add_dx, ATTO_RNN_ADD_DX) |
+                         bit(a->add_dc, ATTO_RNN_ADD_DH) };
     return launch(dev, &k);
 }
 
@@ -107,7 +96,7 @@ atto_status atto__opencl_gru_cell_forward(atto_device *dev, const struct atto_gr
                      { a->x, a->u, a->h, a->y, a->gates },
                      5,
                      a->h,
-                     bit(a->gates, HAS_GATES) };
+                     bit(a->gates, ATTO_RNN_GATES) };
     return launch(dev, &k);
 }
 
@@ -119,9 +108,9 @@ atto_status atto__opencl_gru_cell_backward(atto_device *dev, const struct atto_g
                      { a->h, a->gates, a->dy, a->dx, a->du, a->dh },
                      6,
                      a->h,
-                     bit(a->dx, WANTS_DX) | bit(a->du, WANTS_DU) | bit(a->dh, WANTS_DH) |
-                         bit(a->add_dx, ADDS_DX) | bit(a->add_du, ADDS_DU) |
-                         bit(a->add_dh, ADDS_DH) };
+                     bit(a->dx, ATTO_RNN_DX) | bit(a->du, ATTO_RNN_DU) | bit(a->dh, ATTO_RNN_DH) |
+                         bit(a->add_dx, ATTO_RNN_ADD_DX) | bit(a->add_du, ATTO_RNN_ADD_DU) |
+                         bit(a->add_dh, ATTO_RNN_ADD_DH) };
     return launch(dev, &k);
 }
 

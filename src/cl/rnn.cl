@@ -15,21 +15,11 @@
  *   and the others of atto_kernel.h
  */
 #include "atto_kernel.h"
+#include "atto_rnn_flags.h"
 
 #define RUN_PARAMETERS                                                                         \
     const atto_index runs, const atto_index per_row, const atto_index width, const uint magic, \
         const uint shift
-
-/* Which of the optional tensors a call has. */
-#define HAS_GATES 1u /* LSTM forward, GRU forward */
-#define HAS_DY    1u /* LSTM backward */
-#define HAS_DCY   2u
-#define WANTS_DX  4u /* backward */
-#define WANTS_DU  8u
-#define WANTS_DH  16u /* of an LSTM: dc */
-#define ADDS_DX   32u
-#define ADDS_DU   64u
-#define ADDS_DH   128u
 
 /* Names the run: `row`, and `first`, its first feature. */
 #define ATTO_PLACE                                                \
@@ -87,7 +77,7 @@ ATTO_KERNEL void atto_lstm_cell_forward(__global const ATTO_T *x, const ulong x_
     }
     store_unit(y + y_at, row * y_step + first, out);
     store_unit(cy + cy_at, row * cy_step + first, state);
-    if (has & HAS_GATES) {
+    if (has & ATTO_RNN_GATES) {
         const atto_index at = row * gates_step + first;
         gates += gates_at;
         store_unit(gates, at, i);
@@ -118,8 +108,9 @@ atto_lstm_cell_backward(__global const ATTO_T *c, const ulong c_at, const atto_i
     fetch_4(gates + gates_at, row * gates_step + first, width, raw);
     atto_widen_unit(atto_load_unit(c + c_at, row * c_step + first), old);
     atto_widen_unit(atto_load_unit(cy + cy_at, row * cy_step + first), state);
-    if (has & HAS_DY) atto_widen_unit(atto_load_unit(dy + dy_at, row * dy_step + first), d);
-    if (has & HAS_DCY) atto_widen_unit(atto_load_unit(dcy + dcy_at, row * dcy_step + first), s);
+    if (has & ATTO_RNN_DY) atto_widen_unit(atto_load_unit(dy + dy_at, row * dy_step + first), d);
+    if (has & ATTO_RNN_DCY)
+        atto_widen_unit(atto_load_unit(dcy + dcy_at, row * dcy_step + first), s);
     atto_widen_unit(raw[0], i);
     atto_widen_unit(raw[1], f);
     atto_widen_unit(raw[2], g);
@@ -134,15 +125,16 @@ atto_lstm_cell_backward(__global const ATTO_T *c, const ulong c_at, const atto_i
         d[k] = s[k] * f[k]; /* dc */
         f[k] = s[k] * old[k] * (f[k] * (1.0f - f[k]));
     }
-    if (has & WANTS_DX) {
+    if (has & ATTO_RNN_DX) {
         const atto_index at = row * dx_step + first;
         dx += dx_at;
-        atto_store_gradient(dx, at, i, has & ADDS_DX);
-        atto_store_gradient(dx, at + width, f, has & ADDS_DX);
-        atto_store_gradient(dx, at + 2 * width, g, has & ADDS_DX);
-        atto_store_gradient(dx, at + 3 * width, o, has & ADDS_DX);
+        atto_store_gradient(dx, at, i, has & ATTO_RNN_ADD_DX);
+        atto_store_gradient(dx, at + width, f, has & ATTO_RNN_ADD_DX);
+        atto_store_gradient(dx, at + 2 * width, g, has & ATTO_RNN_ADD_DX);
+        atto_store_gradient(dx, at + 3 * width, o, has & ATTO_RNN_ADD_DX);
     }
-    if (has & WANTS_DH) atto_store_gradient(dc + dc_at, row * dc_step + first, d, has & ADDS_DH);
+    if (has & ATTO_RNN_DH)
+        atto_store_gradient(dc + dc_at, row * dc_step + first, d, has & ATTO_RNN_ADD_DH);
 }
 #endif
 
@@ -177,7 +169,7 @@ ATTO_KERNEL void atto_gru_cell_forward(__global const ATTO_T *x, const ulong x_a
         state[k] = n[k] + z[k] * (state[k] - n[k]);
     }
     store_unit(y + y_at, row * y_step + first, state);
-    if (has & HAS_GATES) {
+    if (has & ATTO_RNN_GATES) {
         const atto_index at = row * gates_step + first;
         gates += gates_at;
         store_unit(gates, at, r);
@@ -220,20 +212,21 @@ atto_gru_cell_backward(__global const ATTO_T *h, const ulong h_at, const atto_in
         r[k] = also_r[k] = dr;
         z[k] = also_z[k] = dz;
     }
-    if (has & WANTS_DX) {
+    if (has & ATTO_RNN_DX) {
         const atto_index at = row * dx_step + first;
         dx += dx_at;
-        atto_store_gradient(dx, at, r, has & ADDS_DX);
-        atto_store_gradient(dx, at + width, z, has & ADDS_DX);
-        atto_store_gradient(dx, at + 2 * width, n, has & ADDS_DX);
+        atto_store_gradient(dx, at, r, has & ATTO_RNN_ADD_DX);
+        atto_store_gradient(dx, at + width, z, has & ATTO_RNN_ADD_DX);
+        atto_store_gradient(dx, at + 2 * width, n, has & ATTO_RNN_ADD_DX);
     }
-    if (has & WANTS_DU) {
+    if (has & ATTO_RNN_DU) {
         const atto_index at = row * du_step + first;
         du += du_at;
-        atto_store_gradient(du, at, also_r, has & ADDS_DU);
-        atto_store_gradient(du, at + width, also_z, has & ADDS_DU);
-        atto_store_gradient(du, at + 2 * width, un, has & ADDS_DU);
+        atto_store_gradient(du, at, also_r, has & ATTO_RNN_ADD_DU);
+        atto_store_gradient(du, at + width, also_z, has & ATTO_RNN_ADD_DU);
+        atto_store_gradient(du, at + 2 * width, un, has & ATTO_RNN_ADD_DU);
     }
-    if (has & WANTS_DH) atto_store_gradient(dh + dh_at, row * dh_step + first, d, has & ADDS_DH);
+    if (has & ATTO_RNN_DH)
+        atto_store_gradient(dh + dh_at, row * dh_step + first, d, has & ATTO_RNN_ADD_DH);
 }
 #endif
