@@ -445,9 +445,9 @@ void atto__gemm_tile_variant(const atto__gemm_tile *tile, const atto__gemm_knobs
 void atto__conv_variant(const atto__conv_knobs *k, atto__variant *out)
 {
     const bool tile = strcmp(k->kernel, "atto_conv_tile") == 0;
-    const bool few = strcmp(k->kernel, "atto_conv_few") == 0, deep = k->deep.rows > 0;
-    text t = begin(out, deep ? "conv_depthwise.cl" : "conv.cl", k->kernel, "");
-    if (few || deep) {
+    const bool few = strcmp(k->kernel, "atto_conv_few") == 0, depthwise = k->depthwise.rows > 0;
+    text t = begin(out, depthwise ? "conv_depthwise.cl" : "conv.cl", k->kernel, "");
+    if (few || depthwise) {
         put_knob(&t, "A_VECTORS", k->a_vectors);
         put_knob(&t, "B_VECTORS", k->b_vectors);
     }
@@ -458,13 +458,13 @@ void atto__conv_variant(const atto__conv_knobs *k, atto__variant *out)
     put_knob(&t, "CHANNELS", k->channels);
     put_knob(&t, "CHUNKED", k->chunked);
     put_knob(&t, "INDEX", k->wide ? 64 : 32);
-    if (deep) {
-        put_knob(&t, "DEEP_H", k->deep.h);
-        put_knob(&t, "DEEP_STEP", k->deep.step);
-        put_knob(&t, "DEEP_DIVIDE", k->deep.divide);
-        put_knob(&t, "DEEP_ROWS", k->deep.rows);
-        put_knob(&t, "DEEP_W", k->deep.w);
-        put_knob(&t, "DEEP_EACH", k->deep.each);
+    if (depthwise) {
+        put_knob(&t, "DEPTHWISE_H", k->depthwise.h);
+        put_knob(&t, "DEPTHWISE_STEP", k->depthwise.step);
+        put_knob(&t, "DEPTHWISE_DIVIDE", k->depthwise.divide);
+        put_knob(&t, "DEPTHWISE_ROWS", k->depthwise.rows);
+        put_knob(&t, "DEPTHWISE_W", k->depthwise.w);
+        put_knob(&t, "DEPTHWISE_EACH", k->depthwise.each);
     }
     if (!k->tile) return;
     put_knob(&t, "A_TRANSPOSED", tile != k->channels);
@@ -1251,11 +1251,11 @@ static bool make_conv_depthwise(const int32_t *v, atto__variant *out)
         .channels = v[3] == 1,
         .wide = v[4] == 1,
         .act = v[0] ? NULL : atto_activation_name((atto_activation_kind)(v[5] % ATTO_ACT_COUNT)),
-        .deep = { filters[filter].h, filters[filter].step, v[0] ? 1 : filters[filter].divide,
-                  filters[filter].rows, v[0] ? 3 : 1,
-                  v[3] == 0 ? 1
-                  : v[0]    ? 2
-                            : 4 },
+        .depthwise = { filters[filter].h, filters[filter].step, v[0] ? 1 : filters[filter].divide,
+                       filters[filter].rows, v[0] ? 3 : 1,
+                       v[3] == 0 ? 1
+                       : v[0]    ? 2
+                                 : 4 },
     };
     if (out) atto__conv_variant(&knobs, out);
     return true;

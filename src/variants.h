@@ -205,7 +205,7 @@ typedef struct atto__conv_knobs {
     const char *act;
     struct {
         int32_t h, step, divide, rows, w, each;
-    } deep; /* of conv_depthwise.cl, where the knobs stand */
+    } depthwise; /* of conv_depthwise.cl, where the knobs stand */
 } atto__conv_knobs;
 
 void atto__conv_variant(const atto__conv_knobs *knobs, atto__variant *out);

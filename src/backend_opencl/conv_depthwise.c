@@ -75,16 +75,16 @@ static plan plan_of(const conv *v, axis h, axis w, int32_t rows)
 {
     plan p = { .h = h, .w = w };
     const bool known = is_known(&p.h, &p.w), divides = p.h.divide > 1 || p.w.divide > 1;
-    p.knobs.deep.h = known ? (int32_t)p.h.taps : 0;
-    p.knobs.deep.step = known ? (int32_t)p.h.step : 1;
-    p.knobs.deep.divide = !divides ? 1 : known ? (int32_t)p.h.divide : 0;
-    p.knobs.deep.rows = rows;
-    p.knobs.deep.w = 1;
-    p.knobs.deep.each = v->channels ? 4 : 1;
+    p.knobs.depthwise.h = known ? (int32_t)p.h.taps : 0;
+    p.knobs.depthwise.step = known ? (int32_t)p.h.step : 1;
+    p.knobs.depthwise.divide = !divides ? 1 : known ? (int32_t)p.h.divide : 0;
+    p.knobs.depthwise.rows = rows;
+    p.knobs.depthwise.w = 1;
+    p.knobs.depthwise.each = v->channels ? 4 : 1;
     p.knobs.channels = v->channels;
     p.knobs.wide = v->wide;
     if (known) p.lead = ((p.h.at % p.h.divide) + p.h.divide) % p.h.divide;
-    p.blocks = atto__divide_up(p.h.count + p.lead, p.knobs.deep.rows);
+    p.blocks = atto__divide_up(p.h.count + p.lead, p.knobs.depthwise.rows);
     p.items = v->c.batch * p.blocks * p.w.count;
     return p;
 }
@@ -94,7 +94,7 @@ static uint32_t word(int64_t n)
     return (uint32_t)(int32_t)n;
 }
 
-/* ATTO_DEEP_PARAMETERS; items: all that are counted. */
+/* ATTO_DEPTHWISE_PARAMETERS; items: all that are counted. */
 static void arg_plan(atto__args *args, const conv *v, const plan *p, int64_t items)
 {
     atto__arg_uint4(
@@ -193,7 +193,7 @@ atto_status atto__conv_depthwise(const conv *given, const atto_tensor *in, const
 /* Columns of taps of a work-item: registers hold the sums of so many. */
 static int32_t columns_of(const conv *v, const plan *p)
 {
-    const int32_t down = p->knobs.deep.h > 0 ? p->knobs.deep.h : 1;
+    const int32_t down = p->knobs.depthwise.h > 0 ? p->knobs.depthwise.h : 1;
     const int64_t most = (v->channels ? 16 : 28) / down;
     return (int32_t)(p->w.taps < most ? p->w.taps : most);
 }
@@ -202,15 +202,15 @@ static plan plan_filter(const conv *v)
 {
     const axis h = axis_of(&v->c.h, false);
     plan p = plan_of(v, h, axis_of(&v->c.w, false), rows_of_filter(&h));
-    p.knobs.deep.w = columns_of(v, &p);
-    p.knobs.deep.each = v->channels ? 2 : 1;
+    p.knobs.depthwise.w = columns_of(v, &p);
+    p.knobs.depthwise.each = v->channels ? 2 : 1;
     return p;
 }
 
 /* Work-items side by side that have other channels. */
 static int64_t lanes_of(const conv *v, const plan *p)
 {
-    const int64_t most = CHANNELS / p->knobs.deep.each;
+    const int64_t most = CHANNELS / p->knobs.depthwise.each;
     const int64_t group = atto__opencl_of(v->dev)->group_size;
     return !v->channels ? 1 : most < group ? most : group;
 }
@@ -218,9 +218,9 @@ static int64_t lanes_of(const conv *v, const plan *p)
 /* Work-groups of a slice: blocks of channels, and of taps. */
 static int64_t groups_of(const conv *v, const plan *p)
 {
-    const int64_t down = p->knobs.deep.h > 0 ? 1 : p->h.taps;
-    return atto__divide_up(v->c.groups, lanes_of(v, p) * p->knobs.deep.each) *
-           atto__divide_up(p->w.taps, p->knobs.deep.w) * down;
+    const int64_t down = p->knobs.depthwise.h > 0 ? 1 : p->h.taps;
+    return atto__divide_up(v->c.groups, lanes_of(v, p) * p->knobs.depthwise.each) *
+           atto__divide_up(p->w.taps, p->knobs.depthwise.w) * down;
 }
 
 /* An H200 has 132 multiprocessors, each of which runs two work-groups at a time that have sums of
