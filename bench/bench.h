@@ -54,12 +54,11 @@ typedef struct bench_images {
 } bench_images;
 
 /* The tensors that rows may use; contents of outputs are undefined. Elementwise rows have the first
- * three, all of one shape. */
+ * three, all of one shape. Of a batch of matrices all but b and db have that dimension, too. Of
+ * attention x, w, b and out, dw, db are q, k, v and results like them, z is y. Of convolutions x
+ * and out, dy and z, w and dw are the images and the filter. */
 typedef struct bench_tensors {
-    atto_tensor
-        x; /* [m, k]; of a batch all but b and db have that dimension, too. Of attention x, w,
-                        b and out, dw, db are q, k, v and results like them, z is y. Of
-                        convolutions x and out, dy and z, w and dw are the images and the filter */
+    atto_tensor x;   /* [m, k] */
     atto_tensor dy;  /* [m, n] */
     atto_tensor out; /* forward [m, n], backward [m, k] */
 
@@ -114,6 +113,13 @@ typedef struct bench_row {
     bench_heads attention; /* likewise */
     bench_images images;   /* likewise */
 } bench_row;
+
+/* Whether the row's op has the word in its name. */
+bool bench_says(const bench_row *row, const char *word);
+
+/* t's buffer as [batch, channels, edge, edge], of which channels_last has channels innermost. */
+atto_tensor bench_image(const atto_tensor *t, int64_t batch, int64_t channels, int64_t edge,
+                        bool channels_last);
 
 /* X(name): bench_<name>.c defines bench_<name>_rows and bench_<name>_row_count. */
 #define BENCH_TABLES(X) \

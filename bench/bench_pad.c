@@ -3,8 +3,6 @@
  * channels_last.
  *
  * Forward reads x once and writes y, backward reads dy and writes dx. */
-#include <string.h>
-
 #include "bench.h"
 
 #define CHANNELS 64
@@ -14,38 +12,24 @@
 
 enum { Y };
 
-static bool says(const bench_row *row, const char *word)
-{
-    return strstr(row->op, word) != NULL;
-}
-
 static int64_t batch_of(const bench_tensors *t)
 {
     return atto_tensor_numel(&t->x) / (CHANNELS * EDGE * EDGE);
 }
 
-static atto_tensor image_of(const bench_row *row, const atto_tensor *t, int64_t batch, int64_t edge)
-{
-    const bool last = says(row, "channels_last");
-    const atto_shape shape =
-        last ? atto_shape4(batch, edge, edge, CHANNELS) : atto_shape4(batch, CHANNELS, edge, edge);
-    atto_tensor image = atto_tensor_of(t->buffer, t->dtype, shape, 0);
-    if (last) atto_tensor_permute(&image, (int32_t[]){ 0, 3, 1, 2 }, &image);
-    return image;
-}
-
 static atto_status run(atto_device *dev, const bench_row *row, const bench_tensors *t, bool back)
 {
     const int64_t batch = batch_of(t);
-    const atto_tensor x = image_of(row, &t->x, batch, EDGE),
-                      dx = image_of(row, &t->out, batch, EDGE);
-    const atto_tensor y = image_of(row, &t->extra[Y], batch, WIDE);
+    const bool last = bench_says(row, "channels_last");
+    const atto_tensor x = bench_image(&t->x, batch, CHANNELS, EDGE, last);
+    const atto_tensor dx = bench_image(&t->out, batch, CHANNELS, EDGE, last);
+    const atto_tensor y = bench_image(&t->extra[Y], batch, CHANNELS, WIDE, last);
     const struct atto_pad_args a = { .x = &x,
                                      .y = &y,
                                      .dy = &y,
                                      .dx = &dx,
-                                     .mode = says(row, "reflect") ? ATTO_PAD_REFLECT
-                                                                  : ATTO_PAD_CONSTANT,
+                                     .mode = bench_says(row, "reflect") ? ATTO_PAD_REFLECT
+                                                                        : ATTO_PAD_CONSTANT,
                                      .before = { 0, 0, AROUND, AROUND },
                                      .after = { 0, 0, AROUND, AROUND } };
     return back ? atto_pad_backward(dev, &a) : atto_pad_forward(dev, &a);

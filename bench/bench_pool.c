@@ -15,16 +15,6 @@ typedef struct pooling {
     bool is_max, channels_last;
 } pooling;
 
-static atto_tensor image_of(const atto_tensor *t, int64_t batch, int64_t edge, bool channels_last)
-{
-    const int32_t order[] = { 0, 3, 1, 2 };
-    const atto_shape last = atto_shape4(batch, edge, edge, CHANNELS);
-    const atto_shape rows = atto_shape4(batch, CHANNELS, edge, edge);
-    atto_tensor image = atto_tensor_of(t->buffer, t->dtype, channels_last ? last : rows, 0);
-    if (channels_last) atto_tensor_permute(&image, order, &image);
-    return image;
-}
-
 static int64_t batch_of(const bench_tensors *t)
 {
     return atto_tensor_numel(&t->x) / (CHANNELS * EDGE * EDGE);
@@ -42,10 +32,11 @@ static atto_pool_window window_of(const pooling *p)
 static atto_status run(atto_device *dev, const bench_tensors *t, const pooling *p, bool back)
 {
     const int64_t batch = batch_of(t);
-    const atto_tensor x = image_of(&t->x, batch, EDGE, p->channels_last);
-    const atto_tensor y = image_of(&t->extra[Y], batch, p->out, p->channels_last);
-    const atto_tensor indices = image_of(&t->extra[INDICES], batch, p->out, p->channels_last);
-    const atto_tensor dx = image_of(&t->out, batch, EDGE, p->channels_last);
+    const atto_tensor x = bench_image(&t->x, batch, CHANNELS, EDGE, p->channels_last);
+    const atto_tensor y = bench_image(&t->extra[Y], batch, CHANNELS, p->out, p->channels_last);
+    const atto_tensor indices =
+        bench_image(&t->extra[INDICES], batch, CHANNELS, p->out, p->channels_last);
+    const atto_tensor dx = bench_image(&t->out, batch, CHANNELS, EDGE, p->channels_last);
     const struct atto_max_pool_args max = {
         .x = &x, .y = &y, .indices = &indices, .dy = &y, .dx = &dx, .window = window_of(p)
     };

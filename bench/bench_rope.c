@@ -3,7 +3,6 @@
  * the other, [B, H, L, D], or side by side, [B, L, H, D].
  *
  * Both directions read one tensor and write one; the tables are small beside them. */
-#include <string.h>
 
 #include "bench.h"
 
@@ -13,16 +12,11 @@
 
 enum { COS, SIN };
 
-static bool says(const bench_row *row, const char *word)
-{
-    return strstr(row->op, word) != NULL;
-}
-
 /* [rows, 128] as heads. */
 static atto_status heads_of(const bench_row *row, const atto_tensor *t, atto_tensor *out)
 {
     const int64_t batches = t->shape[0] / (HEADS * POSITIONS);
-    if (!says(row, "side by side"))
+    if (!bench_says(row, "side by side"))
         return atto_tensor_reshape(t, atto_shape4(batches, HEADS, POSITIONS, SIZE), out);
     BENCH_TRY(atto_tensor_reshape(t, atto_shape4(batches, POSITIONS, HEADS, SIZE), out));
     return atto_tensor_permute(out, (int32_t[]){ 0, 2, 1, 3 }, out);
@@ -32,8 +26,8 @@ static struct atto_rope_args args_of(const bench_row *row, const bench_tensors *
 {
     return (struct atto_rope_args){ .cos = &t->extra[COS],
                                     .sin = &t->extra[SIN],
-                                    .pairing = says(row, "neighbours") ? ATTO_ROPE_NEIGHBOURS
-                                                                       : ATTO_ROPE_HALVES };
+                                    .pairing = bench_says(row, "neighbours") ? ATTO_ROPE_NEIGHBOURS
+                                                                             : ATTO_ROPE_HALVES };
 }
 
 static atto_status forward(atto_device *dev, const bench_row *row, const bench_tensors *t)

@@ -288,15 +288,31 @@ int64_t bench_images_out(const bench_images *s)
                          : (s->edge + 2 * s->padding - s->kernel) / s->stride + 1;
 }
 
+bool bench_says(const bench_row *row, const char *word)
+{
+    return strstr(row->op, word) != NULL;
+}
+
+static const int32_t channels_last_order[] = { 0, 3, 1, 2 };
+
+atto_tensor bench_image(const atto_tensor *t, int64_t batch, int64_t channels, int64_t edge,
+                        bool channels_last)
+{
+    const atto_shape last = atto_shape4(batch, edge, edge, channels);
+    const atto_shape rows = atto_shape4(batch, channels, edge, edge);
+    atto_tensor image = atto_tensor_of(t->buffer, t->dtype, channels_last ? last : rows, 0);
+    if (channels_last) atto_tensor_permute(&image, channels_last_order, &image);
+    return image;
+}
+
 /* [n, c, h, w], of which channels may be innermost. */
 static atto_status make_image(bench *b, atto_dtype dtype, atto_shape shape, bool last,
                               atto_tensor *out)
 {
-    const int32_t order[] = { 0, 3, 1, 2 };
     if (!last) return make_tensor(b->dev, dtype, shape, BENCH_DENSE, out);
     const int64_t *n = shape.dim;
     BENCH_TRY(make_tensor(b->dev, dtype, atto_shape4(n[0], n[2], n[3], n[1]), BENCH_DENSE, out));
-    return atto_tensor_permute(out, order, out);
+    return atto_tensor_permute(out, channels_last_order, out);
 }
 
 static atto_status allocate_images(bench *b, const bench_case *c, bench_tensors *out)
