@@ -986,6 +986,11 @@ static void conv_refuses_what_does_not_fit(void **state)
     build(&s, &shapes[3], false);
     const struct atto_conv_args good = s.a;
     struct atto_conv_args a;
+    atto_tensor whole = *VIEW(&s, X), half_w = *VIEW(&s, W), half_y = *VIEW(&s, Y);
+    atto_tensor flat = *VIEW(&s, X);
+    whole.dtype = ATTO_I32;
+    half_w.dtype = half_y.dtype = ATTO_F16;
+    flat.shape[2] = 0;
 #define REFUSES(change, status, words)                               \
     do {                                                             \
         a = good;                                                    \
@@ -999,22 +1004,37 @@ static void conv_refuses_what_does_not_fit(void **state)
     REFUSES(a.window.groups = 2, ATTO_E_SHAPE, "expected 6 channels");
     REFUSES(a.window.stride[1] = 0, ATTO_E_ARGUMENT, "stride[1] is 0");
     REFUSES(a.window.padding[0] = -1, ATTO_E_ARGUMENT, "padding[0] is -1");
+    REFUSES(a.window.padding[0] = INT64_C(1) << 31, ATTO_E_ARGUMENT, "expected 0 to 2147483647");
     REFUSES(a.window.padding_after[0] = -2, ATTO_E_ARGUMENT, "padding_after[0] is -2");
     REFUSES(a.window.dilation[0] = 0, ATTO_E_ARGUMENT, "dilation[0] is 0");
     REFUSES(a.window.dilation[0] = 9, ATTO_E_ARGUMENT, "output size too small");
     REFUSES(a.window.padding[0] = 2, ATTO_E_SHAPE, "y is|expected [2,4,8,9]");
     REFUSES(a.window.transposed = true, ATTO_E_SHAPE, "expected 4 channels");
     REFUSES(a.x = NULL, ATTO_E_NULL, "x is NULL");
+    REFUSES(a.x = &flat, ATTO_E_SHAPE, "dimension 2 of x, [2,3,0,9], is empty");
+    REFUSES(a.x = &whole, ATTO_E_DTYPE, "x is i32|f32, f16 or bf16");
     REFUSES(a.w = a.x, ATTO_E_SHAPE, "expected");
+    REFUSES(a.w = &half_w, ATTO_E_DTYPE, "w is f16, expected f32");
+    REFUSES(a.y = &half_y, ATTO_E_DTYPE, "y is f16, expected f32");
+    REFUSES(a.b = a.w, ATTO_E_SHAPE, "b is|expected [4]");
+    REFUSES(a.z = a.x, ATTO_E_SHAPE, "z is [2,3,7,9], expected [2,4,7,9]");
+    REFUSES(a.residual = a.x, ATTO_E_SHAPE, "residual is [2,3,7,9], expected [2,4,7,9]");
     REFUSES(a.reserved[1] = 1, ATTO_E_ARGUMENT, "reserved");
 #undef REFUSES
+    assert_true(test_tensor_untouched(&s.of[Y].t) && test_tensor_untouched(&s.of[Z].t));
     tear_down(&s);
     build(&s, &shapes[3], true);
+    s.a.act = atto_relu();
+    s.a.z = NULL;
+    EXPECT_FAIL(atto_conv_backward(test_dev, &s.a), ATTO_E_NULL,
+                "z is NULL, which the derivative of relu needs");
+    s.a.act = atto_identity();
     s.a.w = NULL;
     EXPECT_FAIL(atto_conv_backward(test_dev, &s.a), ATTO_E_NULL, "w is NULL, which dx needs");
     s.a.w = VIEW(&s, W);
     s.a.x = NULL;
     EXPECT_FAIL(atto_conv_backward(test_dev, &s.a), ATTO_E_NULL, "x is NULL, which dw needs");
+    for (int i = GX; i <= GB; i++) assert_true(test_tensor_untouched(&s.of[i].t));
     tear_down(&s);
 }
 
