@@ -320,7 +320,6 @@ static void pad_of_nothing(void **state)
 
 /* ---- strides ---- */
 
-/* I9 */
 static void pad_takes_any_layout(void **state)
 {
     (void)state;
@@ -379,7 +378,6 @@ static void take_bits(pad_scene *s, uint64_t *bits)
     test_tensor_bits(&s->tdx, bits + s->m);
 }
 
-/* J1 */
 static void pad_repeats_bit_for_bit(void **state)
 {
     (void)state;
@@ -404,7 +402,6 @@ static void pad_repeats_bit_for_bit(void **state)
     }
 }
 
-/* J1: nor do bits depend on the number of threads. */
 static void pad_does_not_depend_on_threads(void **state)
 {
     (void)state;

@@ -952,7 +952,7 @@ static void dropout_is_between_layers(void **state)
     MUST(atto_tape_end(tape));
 }
 
-/* I1: no batches, which give gradients of zeros. */
+/* No batches, which give gradients of zeros. */
 static void an_empty_batch_gives_no_output(void **state)
 {
     (void)state;

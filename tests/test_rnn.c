@@ -215,7 +215,6 @@ static void rnn_matches_oracle_at_any_size(void **state)
     check(&(cell_case){ .is_gru = true, .rows = 700, .hidden = 64, .seed = 41 });
 }
 
-/* I9 */
 static void rnn_takes_any_layout(void **state)
 {
     (void)state;
@@ -345,7 +344,7 @@ static void rnn_works_in_place(void **state)
 
 /* ---- values ---- */
 
-/* F7. Gates that are open or shut for good, and NaN. */
+/* Gates that are open or shut for good, and NaN. */
 static void rnn_passes_infinities_and_nan_on(void **state)
 {
     (void)state;
@@ -385,7 +384,6 @@ static void rnn_passes_infinities_and_nan_on(void **state)
     end(&s);
 }
 
-/* I1 */
 static void rnn_of_nothing_launches_nothing(void **state)
 {
     (void)state;
@@ -399,7 +397,6 @@ static void rnn_of_nothing_launches_nothing(void **state)
         }
 }
 
-/* J1 */
 static void rnn_repeats_bit_for_bit(void **state)
 {
     (void)state;
