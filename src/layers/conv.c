@@ -1,16 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Convolution: checks, the public calls, recording functions and modules. */
-#include "layers/checks.h"
+/* Convolution: checks, the public calls and recording functions. Modules: conv_module.c. */
+#include "layers/conv.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stddef.h>
 
-#include "alloc.h"
-#include "layers/norm.h"
-
-/* Of kernels, strides, paddings, dilations and sizes: their products fit in 63 bits. */
-#define MOST INT32_MAX
+#include "layers/checks.h"
 
 static const char *call_name(atto__direction direction)
 {
@@ -29,9 +24,10 @@ static atto_status check_axis(const char *what, const atto_conv_window *v, int32
                     { "padding_after", v->padding_after[at], 0 },
                     { "dilation", v->dilation[at], 1 } };
     for (size_t i = 0; i < COUNT_OF(numbers); i++)
-        ATTO_REQUIRE(numbers[i].value >= numbers[i].least && numbers[i].value <= MOST,
+        ATTO_REQUIRE(numbers[i].value >= numbers[i].least && numbers[i].value <= ATTO_CONV_MOST,
                      ATTO_E_ARGUMENT, "%s: %s[%d] is %" PRId64 ", expected %d to %d", what,
-                     numbers[i].name, (int)at, numbers[i].value, (int)numbers[i].least, MOST);
+                     numbers[i].name, (int)at, numbers[i].value, (int)numbers[i].least,
+                     ATTO_CONV_MOST);
     return ATTO_OK;
 }
 
@@ -39,8 +35,8 @@ static atto_status check_window(const char *what, const atto_conv_window *v)
 {
     ATTO_REQUIRE(v->dims == 1 || v->dims == 2, ATTO_E_ARGUMENT,
                  "%s: window.dims is %d, expected 1 or 2", what, (int)v->dims);
-    ATTO_REQUIRE(v->groups >= 1 && v->groups <= MOST, ATTO_E_ARGUMENT,
-                 "%s: groups is %" PRId64 ", expected 1 to %d", what, v->groups, MOST);
+    ATTO_REQUIRE(v->groups >= 1 && v->groups <= ATTO_CONV_MOST, ATTO_E_ARGUMENT,
+                 "%s: groups is %" PRId64 ", expected 1 to %d", what, v->groups, ATTO_CONV_MOST);
     for (int32_t at = 0; at < v->dims; at++) ATTO_TRY(check_axis(what, v, at));
     return ATTO_OK;
 }
@@ -80,7 +76,7 @@ static atto_status check_filter(const char *what, const char *name, const atto_t
                  name, atto__shape_text(w, text), v->transposed ? "C, O / groups" : "O, C / groups",
                  v->dims == 2 ? "KH, KW" : "K");
     for (int32_t d = 2; d < w->rank; d++)
-        ATTO_REQUIRE(w->shape[d] >= 1 && w->shape[d] <= MOST, ATTO_E_SHAPE,
+        ATTO_REQUIRE(w->shape[d] >= 1 && w->shape[d] <= ATTO_CONV_MOST, ATTO_E_SHAPE,
                      "%s: dimension %d of %s, %s, is %s", what, (int)d, name,
                      atto__shape_text(w, text), w->shape[d] < 1 ? "empty" : "2^31 or more");
     ATTO_REQUIRE(w->shape[1] <= INT64_MAX / v->groups && w->shape[0] % v->groups == 0,
@@ -163,7 +159,7 @@ typedef struct scene {
 static atto_status shape_of_scene(const char *what, const scene *s, const atto_conv_window *v,
                                   atto_shape *y)
 {
-    ATTO_TRY(atto__image_check(what, s->x_name, s->x, v->dims, MOST));
+    ATTO_TRY(atto__image_check(what, s->x_name, s->x, v->dims, ATTO_CONV_MOST));
     ATTO_TRY(check_filter(what, s->w_name, s->w, v));
     ATTO_TRY(shape_of_outputs(what, v, s->x, s->w, y));
     ATTO_TRY(take_more_outputs(what, s->y_name, v, s->y, y));
@@ -191,7 +187,7 @@ static atto_status check_forward(const struct atto_conv_args *a)
 static atto_status check_bias(const struct atto_conv_args *a)
 {
     const char *what = call_name(ATTO_BACKWARD);
-    ATTO_TRY(atto__image_check(what, "dy", a->dy, a->window.dims, MOST));
+    ATTO_TRY(atto__image_check(what, "dy", a->dy, a->window.dims, ATTO_CONV_MOST));
     const atto_tensor *dy = a->dy;
     const atto_shape y = atto_shape_of(dy->rank, dy->shape);
     const atto_dtype out = a->db && a->db->dtype != ATTO_F32 ? a->db->dtype : dy->dtype;
@@ -213,7 +209,7 @@ static atto_status check_backward(const struct atto_conv_args *a)
                  "%s: z is NULL, which the derivative of %s needs", what,
                  atto_activation_name(a->act.kind));
     if (!a->dx && !a->dw) return check_bias(a);
-    ATTO_TRY(atto__image_check(what, "dy", a->dy, v->dims, MOST));
+    ATTO_TRY(atto__image_check(what, "dy", a->dy, v->dims, ATTO_CONV_MOST));
     const scene s = { a->x ? "x" : "dx",   a->w ? "w" : "dw",   "dy",
                       a->x ? a->x : a->dx, a->w ? a->w : a->dw, a->dy };
     atto_shape y;
@@ -257,26 +253,7 @@ atto_status atto_conv_backward(atto_device *dev, const struct atto_conv_args *a)
 
 /* ---- on a tape ---- */
 
-/* What a recording function or a module is asked for. The window lacks the padding of `same`, which
- * the kernel decides. */
-typedef struct request {
-    const char *what;
-    atto_conv_window window;
-    int64_t output_padding[2];
-    bool same;
-    atto_pad_kind padding_mode;
-    atto_activation act;
-} request;
-
-/* Options that functions and modules have in common. */
-typedef struct geometry {
-    const int64_t *stride, *padding, *dilation, *output_padding;
-    int64_t groups;
-    bool same;
-    atto_pad_kind padding_mode;
-} geometry;
-
-static atto_status check_same(const request *r)
+static atto_status check_same(const atto__conv_request *r)
 {
     const atto_conv_window *v = &r->window;
     ATTO_REQUIRE(!v->transposed, ATTO_E_ARGUMENT,
@@ -292,7 +269,7 @@ static atto_status check_same(const request *r)
     return ATTO_OK;
 }
 
-static atto_status check_output_padding(const request *r)
+static atto_status check_output_padding(const atto__conv_request *r)
 {
     const atto_conv_window *v = &r->window;
     for (int32_t at = 0; at < v->dims; at++) {
@@ -307,13 +284,13 @@ static atto_status check_output_padding(const request *r)
     return ATTO_OK;
 }
 
-static bool has_second(const geometry *g)
+static bool has_second(const atto__conv_geometry *g)
 {
     return g->stride[1] != 0 || g->padding[1] != 0 || g->dilation[1] != 0 ||
            g->output_padding[1] != 0;
 }
 
-static atto_status check_request(const request *r, const geometry *g)
+static atto_status check_request(const atto__conv_request *r, const atto__conv_geometry *g)
 {
     ATTO_REQUIRE((int)g->padding_mode >= 0 && g->padding_mode < ATTO_PAD_COUNT, ATTO_E_ARGUMENT,
                  "%s: options: padding_mode is %d, expected 0 to %d", r->what, (int)g->padding_mode,
@@ -329,11 +306,11 @@ static atto_status check_request(const request *r, const geometry *g)
     return atto__activation_check(r->what, r->act);
 }
 
-/* Zeros of the options become what they stand for. */
-static atto_status make_request(const char *what, int32_t dims, bool transposed, const geometry *g,
-                                atto_activation act, request *r)
+atto_status atto__conv_request_make(const char *what, int32_t dims, bool transposed,
+                                    const atto__conv_geometry *g, atto_activation act,
+                                    atto__conv_request *r)
 {
-    *r = (request){
+    *r = (atto__conv_request){
         .what = what,
         .window = { .dims = dims, .transposed = transposed, .groups = g->groups ? g->groups : 1 },
         .same = g->same,
@@ -350,7 +327,7 @@ static atto_status make_request(const char *what, int32_t dims, bool transposed,
 }
 
 /* The window over w's kernel. */
-static atto_conv_window window_of(const request *r, const atto_tensor *w)
+static atto_conv_window window_of(const atto__conv_request *r, const atto_tensor *w)
 {
     atto_conv_window v = r->window;
     for (int32_t at = 0; r->same && at < v.dims; at++) {
@@ -361,10 +338,10 @@ static atto_conv_window window_of(const request *r, const atto_tensor *w)
     return v;
 }
 
-static atto_status result_shape(const request *r, const atto_tensor *x, const atto_tensor *w,
-                                atto_conv_window *v, atto_shape *shape)
+static atto_status result_shape(const atto__conv_request *r, const atto_tensor *x,
+                                const atto_tensor *w, atto_conv_window *v, atto_shape *shape)
 {
-    ATTO_TRY(atto__image_check(r->what, "x", x, r->window.dims, MOST));
+    ATTO_TRY(atto__image_check(r->what, "x", x, r->window.dims, ATTO_CONV_MOST));
     ATTO_TRY(check_filter(r->what, "w", w, &r->window));
     *v = window_of(r, w);
     ATTO_TRY(check_window(r->what, v));
@@ -377,7 +354,7 @@ static atto_status result_shape(const request *r, const atto_tensor *x, const at
 #define FIELD(name) offsetof(struct atto_conv_args, name)
 
 /* x with what is outside the image around it, where that is not zeros: then the window has none. */
-static atto_var surround(atto_tape *tape, const request *r, atto_var x, int32_t rank,
+static atto_var surround(atto_tape *tape, const atto__conv_request *r, atto_var x, int32_t rank,
                          atto_conv_window *v)
 {
     int64_t before[ATTO_MAX_RANK] = { 0 }, after[ATTO_MAX_RANK] = { 0 };
@@ -390,9 +367,8 @@ static atto_var surround(atto_tape *tape, const request *r, atto_var x, int32_t 
     return atto_pad_mode(tape, x, r->padding_mode, before, after);
 }
 
-/* status: what making the request gave. */
-static atto_var record(atto_tape *tape, atto_status status, const request *r, atto_var x,
-                       atto_var w, const atto_var *bias, const atto_var *residual)
+atto_var atto__conv_record(atto_tape *tape, atto_status status, const atto__conv_request *r,
+                           atto_var x, atto_var w, const atto_var *bias, const atto_var *residual)
 {
     const atto_tensor *tx = atto__tape_tensor(tape, r->what, x);
     const atto_tensor *tw = atto__tape_tensor(tape, r->what, w);
@@ -430,17 +406,17 @@ static atto_var record_with(atto_tape *tape, const char *what, int32_t dims, boo
 {
     const atto_conv_options none = { .groups = 0 };
     const atto_conv_options *o = options ? options : &none;
-    const geometry g = { .stride = o->stride,
-                         .padding = o->padding,
-                         .dilation = o->dilation,
-                         .output_padding = o->output_padding,
-                         .groups = o->groups,
-                         .same = o->same,
-                         .padding_mode = o->padding_mode };
-    request r;
-    atto_status status = make_request(what, dims, transposed, &g, o->act, &r);
+    const atto__conv_geometry g = { .stride = o->stride,
+                                    .padding = o->padding,
+                                    .dilation = o->dilation,
+                                    .output_padding = o->output_padding,
+                                    .groups = o->groups,
+                                    .same = o->same,
+                                    .padding_mode = o->padding_mode };
+    atto__conv_request r;
+    atto_status status = atto__conv_request_make(what, dims, transposed, &g, o->act, &r);
     if (status == ATTO_OK) status = atto__reserved_check(what, o->reserved);
-    return record(tape, status, &r, x, w, o->bias, o->residual);
+    return atto__conv_record(tape, status, &r, x, w, o->bias, o->residual);
 }
 
 atto_var atto_conv1d(atto_tape *tape, atto_var x, atto_var w, const atto_conv_options *options)
@@ -463,268 +439,4 @@ atto_var atto_conv_transpose2d(atto_tape *tape, atto_var x, atto_var w,
                                const atto_conv_options *options)
 {
     return record_with(tape, "conv_transpose2d", 2, true, x, w, options);
-}
-
-/* ---- as modules ---- */
-
-typedef struct conv_module {
-    request r;
-    int64_t in, out, kernel[2];
-    atto_param *weight, *bias; /* borrowed from the module; bias may be NULL */
-} conv_module;
-
-static atto_var forward_with(atto_module *m, atto_tape *tape, atto_var x, const atto_var *residual)
-{
-    const conv_module *data = atto_module_data(m);
-    const atto_var weight = atto_use(tape, data->weight);
-    const atto_var bias = data->bias ? atto_use(tape, data->bias) : atto__no_var();
-    return record(tape, ATTO_OK, &data->r, x, weight, data->bias ? &bias : NULL, residual);
-}
-
-static atto_var conv_forward(atto_module *m, atto_tape *tape, atto_var x)
-{
-    return forward_with(m, tape, x, NULL);
-}
-
-static atto_var conv_forward2(atto_module *m, atto_tape *tape, atto_var x, atto_var residual)
-{
-    return forward_with(m, tape, x, &residual);
-}
-
-/* The class's name is the request's in messages too. */
-#define CLASS(text)                                                                             \
-    {                                                                                           \
-        .name = text, .forward = conv_forward, .forward2 = conv_forward2, .destroy = atto__free \
-    }
-static const atto_module_class classes[] = {
-    CLASS("Conv1d"),
-    CLASS("Conv2d"),
-    CLASS("ConvTranspose1d"),
-    CLASS("ConvTranspose2d"),
-};
-
-static const atto_module_class *class_of(const request *r)
-{
-    return &classes[(r->window.transposed ? 2 : 0) + r->window.dims - 1];
-}
-
-static bool is_conv(const atto_module *m)
-{
-    for (size_t i = 0; i < COUNT_OF(classes); i++)
-        if (atto__module_is(m, &classes[i])) return true;
-    return false;
-}
-
-static atto_shape weight_shape(const conv_module *data)
-{
-    const atto_conv_window *v = &data->r.window;
-    const int64_t first = v->transposed ? data->in : data->out;
-    const int64_t second = (v->transposed ? data->out : data->in) / v->groups;
-    return v->dims == 2 ? atto_shape4(first, second, data->kernel[0], data->kernel[1])
-                        : atto_shape3(first, second, data->kernel[0]);
-}
-
-/* Source: PyTorch 2.11 torch.nn.modules.conv._ConvNd.reset_parameters. */
-static atto_status add_params(atto_module *m, void *data_, const void *options)
-{
-    conv_module *data = data_;
-    const atto_conv_module_options *o = options;
-    const atto_dtype dtype = o->dtype ? o->dtype : ATTO_F32;
-    const atto_shape shape = weight_shape(data);
-    double fan_in = 1.0;
-    for (int32_t d = 1; d < shape.rank; d++) fan_in *= (double)shape.dim[d];
-    const double bound = fan_in > 0.0 ? 1.0 / sqrt(fan_in) : 0.0;
-    ATTO_TRY(atto_module_param(m, "weight", dtype, shape, &data->weight));
-    ATTO_TRY(atto_param_init_uniform(data->weight, bound));
-    if (o->no_bias) return ATTO_OK;
-    ATTO_TRY(atto_module_param(m, "bias", dtype, atto_shape1(data->out), &data->bias));
-    return atto_param_init_uniform(data->bias, bound);
-}
-
-static atto_status check_sizes(const char *what, const conv_module *data)
-{
-    const atto_conv_window *v = &data->r.window;
-    ATTO_REQUIRE(data->in >= 0 && data->out >= 0, ATTO_E_SHAPE,
-                 "%s: %s is %" PRId64 ", expected 0 or more", what, data->in < 0 ? "in" : "out",
-                 data->in < 0 ? data->in : data->out);
-    for (int32_t at = 0; at < v->dims; at++)
-        ATTO_REQUIRE(data->kernel[at] >= 1 && data->kernel[at] <= MOST, ATTO_E_ARGUMENT,
-                     "%s: kernel[%d] is %" PRId64 ", expected 1 to %d", what, (int)at,
-                     data->kernel[at], MOST);
-    ATTO_REQUIRE(data->in % v->groups == 0 && data->out % v->groups == 0, ATTO_E_ARGUMENT,
-                 "%s: %" PRId64 " groups do not divide %s, which is %" PRId64, what, v->groups,
-                 data->in % v->groups ? "in" : "out", data->in % v->groups ? data->in : data->out);
-    return ATTO_OK;
-}
-
-/* data has the sizes. */
-static atto_status create(atto_device *dev, const char *what, int32_t dims, bool transposed,
-                          conv_module data, const atto_conv_module_options *options,
-                          atto_module **m)
-{
-    ATTO_REQUIRE(m, ATTO_E_NULL, "%s: m is NULL", what);
-    *m = NULL;
-    const atto_conv_module_options none = { .groups = 0 };
-    const atto_conv_module_options *o = options ? options : &none;
-    const geometry g = { .stride = o->stride,
-                         .padding = o->padding,
-                         .dilation = o->dilation,
-                         .output_padding = o->output_padding,
-                         .groups = o->groups,
-                         .same = o->same,
-                         .padding_mode = o->padding_mode };
-    ATTO_TRY(atto__reserved_check(what, o->reserved));
-    ATTO_TRY(make_request(what, dims, transposed, &g, o->act, &data.r));
-    ATTO_TRY(check_sizes(what, &data));
-    const atto_module_class *cls = class_of(&data.r);
-    data.r.what = cls->name;
-    return atto__module_make(dev, what, cls, &data, sizeof data, add_params, o, m);
-}
-
-atto_status atto_conv1d_create(atto_device *dev, int64_t in, int64_t out, int64_t kernel,
-                               const atto_conv_module_options *options, atto_module **m)
-{
-    const conv_module data = { .in = in, .out = out, .kernel = { kernel } };
-    return create(dev, "conv1d_create", 1, false, data, options, m);
-}
-
-atto_status atto_conv2d_create(atto_device *dev, int64_t in, int64_t out, int64_t kernel_h,
-                               int64_t kernel_w, const atto_conv_module_options *options,
-                               atto_module **m)
-{
-    const conv_module data = { .in = in, .out = out, .kernel = { kernel_h, kernel_w } };
-    return create(dev, "conv2d_create", 2, false, data, options, m);
-}
-
-atto_status atto_conv_transpose1d_create(atto_device *dev, int64_t in, int64_t out, int64_t kernel,
-                                         const atto_conv_module_options *options, atto_module **m)
-{
-    const conv_module data = { .in = in, .out = out, .kernel = { kernel } };
-    return create(dev, "conv_transpose1d_create", 1, true, data, options, m);
-}
-
-atto_status atto_conv_transpose2d_create(atto_device *dev, int64_t in, int64_t out,
-                                         int64_t kernel_h, int64_t kernel_w,
-                                         const atto_conv_module_options *options, atto_module **m)
-{
-    const conv_module data = { .in = in, .out = out, .kernel = { kernel_h, kernel_w } };
-    return create(dev, "conv_transpose2d_create", 2, true, data, options, m);
-}
-
-/* ---- with a batch norm behind it ---- */
-
-/* Host copies: scale and shift of each channel, bias and weight. */
-typedef struct fold {
-    double *scale, *shift;
-    float *bias, *weight;
-    int64_t weights;
-} fold;
-
-/* The channel that element i of the weight contributes to. */
-static int64_t channel_of(const conv_module *data, int64_t weights, int64_t i)
-{
-    const int64_t groups = data->r.window.groups;
-    const int64_t row = i / (weights / (data->r.window.transposed ? data->in : data->out));
-    if (!data->r.window.transposed) return row;
-    const int64_t out = data->out / groups, taps = weights / data->in / out;
-    return row / (data->in / groups) * out + i / taps % out;
-}
-
-/* The folded parameters, on the host. */
-static atto_status compute_fold(const char *what, const conv_module *data,
-                                const atto_module *batch_norm, fold *f)
-{
-    ATTO_TRY(atto__batch_norm_affine(what, batch_norm, data->r.window.dims, data->out, f->scale,
-                                     f->shift));
-    ATTO_TRY(atto__param_floats(data->weight, f->weight));
-    for (int64_t o = 0; o < data->out; o++) f->bias[o] = 0.0f;
-    if (data->bias) ATTO_TRY(atto__param_floats(data->bias, f->bias));
-    for (int64_t i = 0; i < f->weights; i++)
-        f->weight[i] = (float)((double)f->weight[i] * f->scale[channel_of(data, f->weights, i)]);
-    for (int64_t o = 0; o < data->out; o++)
-        f->bias[o] = (float)((double)f->bias[o] * f->scale[o] + f->shift[o]);
-    return ATTO_OK;
-}
-
-static atto_status stage(atto_device *dev, atto_shape shape, const float *values, atto_tensor *out)
-{
-    ATTO_TRY(atto_tensor_alloc(dev, ATTO_F32, shape, out));
-    return atto_tensor_write(out, values);
-}
-
-static atto_status assign(atto_param *p, const atto_tensor *values)
-{
-    const atto_tensor t = atto_param_value(p);
-    atto_param_changed(p);
-    return atto_tensor_copy(&t, values);
-}
-
-/* All that can be refused comes before what changes the module. */
-static atto_status write_fold(atto_module *conv, const fold *f, atto_tensor *staged)
-{
-    conv_module *data = atto_module_data(conv);
-    atto_device *dev = atto_module_device(conv);
-    const atto_shape channels = atto_shape1(data->out);
-    ATTO_TRY(stage(dev, weight_shape(data), f->weight, &staged[0]));
-    ATTO_TRY(stage(dev, channels, f->bias, &staged[1]));
-    if (!data->bias) {
-        const atto_dtype dtype = atto_param_value(data->weight).dtype;
-        ATTO_TRY(atto_module_param(conv, "bias", dtype, channels, &data->bias));
-        atto_param_freeze(data->bias, atto_param_is_frozen(data->weight));
-    }
-    ATTO_TRY(assign(data->bias, &staged[1]));
-    return assign(data->weight, &staged[0]);
-}
-
-static atto_status check_fold(const char *what, const atto_module *conv,
-                              const atto_module *batch_norm)
-{
-    ATTO_REQUIRE(conv && batch_norm, ATTO_E_NULL, "%s: %s is NULL", what,
-                 conv ? "batch_norm" : "conv");
-    ATTO_REQUIRE(is_conv(conv), ATTO_E_ARGUMENT, "%s: conv is a %s, expected a convolution", what,
-                 atto_module_class_name(conv));
-    ATTO_REQUIRE(atto_module_device(conv) == atto_module_device(batch_norm), ATTO_E_DEVICE,
-                 "%s: the modules are of two devices", what);
-    const conv_module *data = atto_module_data(conv);
-    ATTO_REQUIRE(data->r.act.kind == ATTO_ACT_IDENTITY, ATTO_E_ARGUMENT,
-                 "%s: conv has the activation %s, which comes before batch_norm", what,
-                 atto_activation_name(data->r.act.kind));
-    return ATTO_OK;
-}
-
-static atto_status fold_modules(const char *what, atto_module *conv, atto_module *batch_norm,
-                                fold *f)
-{
-    atto_tensor staged[2] = { { .dtype = 0 }, { .dtype = 0 } };
-    ATTO_TRY(compute_fold(what, atto_module_data(conv), batch_norm, f));
-    const atto_status status = write_fold(conv, f, staged);
-    atto_tensor_free(&staged[0]);
-    atto_tensor_free(&staged[1]);
-    if (status == ATTO_OK) atto__batch_norm_fold(batch_norm);
-    return status;
-}
-
-atto_status atto_conv_fold_batch_norm(atto_module *conv, atto_module *batch_norm)
-{
-    const char *what = "conv_fold_batch_norm";
-    ATTO_TRY(check_fold(what, conv, batch_norm));
-    const conv_module *data = atto_module_data(conv);
-    const atto_tensor weight = atto_param_value(data->weight);
-    const size_t channels = (size_t)data->out, weights = (size_t)atto_tensor_numel(&weight);
-    double *doubles = atto__alloc((2 * channels + 1) * sizeof *doubles);
-    float *floats = atto__alloc((channels + weights + 1) * sizeof *floats);
-    atto_status status;
-    if (doubles && floats) {
-        fold f = { .scale = doubles,
-                   .shift = doubles + channels,
-                   .bias = floats,
-                   .weight = floats + channels,
-                   .weights = (int64_t)weights };
-        status = fold_modules(what, conv, batch_norm, &f);
-    } else {
-        status = atto__fail(ATTO_E_MEMORY, "%s: out of host memory", what);
-    }
-    atto__free(floats);
-    atto__free(doubles);
-    return status;
 }
