@@ -860,6 +860,36 @@ static void conv_is_reproducible(void **state)
     }
 }
 
+static uint64_t fallbacks(void)
+{
+    atto_device_stats stats;
+    MUST(atto_device_stats_get(test_dev, &stats));
+    return stats.fallbacks;
+}
+
+/* Kernels that cannot be built, and windows that reach too far for those that can. */
+static void conv_falls_back_to_the_cpu(void **state)
+{
+    (void)state;
+    if (!test_on_opencl()) skip();
+    test_broken b;
+    test_broken_open(&b, "conv");
+    atto_device *own = test_dev;
+    test_dev = b.dev;
+    check(&shapes[3]);
+    test_dev = own;
+    test_broken_close(&b, 2);
+    static const axis far[] = {
+        { 9, 1, 4096, 16384, 16384, 1, 0 }, /* padding 2^14 */
+        { 9, 2, 1, 16380, 0, 16384, 0 },    /* dilation (kernel - 1) 2^14 */
+    };
+    const uint64_t before = fallbacks();
+    for (int i = 0; i < COUNT_OF(far); i++)
+        check(&(conv_case){
+            .batch = 1, .channels = 2, .outputs = 3, .groups = 1, .h = FLAT, .w = far[i] });
+    assert_int_equal(fallbacks() - before, 2 * COUNT_OF(far));
+}
+
 /* ---- sums in half precision ---- */
 
 static void expect_everywhere(const scene *s, int which, double value)
@@ -1066,6 +1096,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(conv_of_one_output_takes_any_stride),
     cmocka_unit_test(conv_on_small_work_groups_is_right),
     cmocka_unit_test(conv_is_reproducible),
+    cmocka_unit_test(conv_falls_back_to_the_cpu),
     cmocka_unit_test(conv_sums_ones_exactly_in_every_dtype),
     cmocka_unit_test(conv_in_f16_does_not_overflow_inside),
     cmocka_unit_test(conv_refuses_what_does_not_fit),
