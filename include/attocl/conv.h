@@ -66,8 +66,8 @@ struct atto_conv_args {
  * @param dev  device that owns every buffer below
  * @param a    uses x, w, b, residual, y, z, act, window
  *
- * Memory    images may have unit stride along W or along C (channels_last); y says how all of them
- *           are walked, and packed copies are made of what lies otherwise
+ * Memory    images may have unit stride along W or along C (channels_last); the largest of them, of
+ *           equals an output, says how all are walked, and packed copies are made of others
  * Saved     x, w, and z unless act is the identity
  * Numerics  products and sums in f32 whatever the dtype; everything behind the sum uses it
  *           unrounded. The order of summation depends on shapes, memory order and device only.
