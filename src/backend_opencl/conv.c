@@ -10,8 +10,8 @@
 /* Tap distances stand in 16 bits, coordinates in 31 with room for what is far away. */
 static bool is_too_long(const atto__conv_axis *a)
 {
-    return a->big > INT32_MAX / 4 || a->padding > INT16_MAX / 2 ||
-           a->dilation * (a->kernel - 1) > INT16_MAX / 2;
+    return a->big > INT32_MAX / 4 || (a->small - 1) * a->stride > INT32_MAX / 4 ||
+           a->padding > INT16_MAX / 2 || a->dilation * (a->kernel - 1) > INT16_MAX / 2;
 }
 
 static atto_status conv_of(atto_device *dev, const struct atto_conv_args *a,
@@ -23,9 +23,10 @@ static atto_status conv_of(atto_device *dev, const struct atto_conv_args *a,
                    .c = atto__convolution_of(&a->window, big, small, filter),
                    .channels = layout->channels_last,
                    .wide = layout->wide };
-    ATTO_REQUIRE(!is_too_long(&out->c.h) && !is_too_long(&out->c.w), ATTO_E_BUILD,
-                 "conv: an image of 2^29 or more elements, or a reach or padding of 2^14 or more, "
-                 "along an axis");
+    ATTO_REQUIRE(
+        !is_too_long(&out->c.h) && !is_too_long(&out->c.w), ATTO_E_BUILD,
+        "conv: an image of 2^29 or more elements with its padding, or a reach or padding of "
+        "2^14 or more, along an axis");
     const double spots = (double)out->c.batch * (double)out->c.h.big * (double)out->c.w.big;
     out->wide = out->wide || spots > INT32_MAX / 2;
     return ATTO_OK;
