@@ -295,6 +295,54 @@ static void pool_backward(const scene *s)
     MUST(atto_avg_pool_backward(test_dev, &a));
 }
 
+/* Images [n, DEPTH, ROWS / IMAGES, WIDTH] in rows. */
+static atto_tensor planes_of(const atto_tensor *t)
+{
+    const int64_t n = t->shape[0] / (ROWS / IMAGES);
+    return atto_tensor_of(t->buffer, t->dtype, atto_shape4(n, DEPTH, ROWS / IMAGES, WIDTH),
+                          t->offset);
+}
+
+/* 3 x 3 around each pixel; the weights are the first elements of other. */
+static void convolve(const scene *s, bool channels_last, int64_t groups)
+{
+    const atto_tensor x = channels_last ? pixels_of(&s->x, ROWS / IMAGES, WIDTH) : planes_of(&s->x);
+    const atto_tensor y =
+        channels_last ? pixels_of(&s->out, ROWS / IMAGES, WIDTH) : planes_of(&s->out);
+    const atto_tensor w =
+        atto_tensor_of(s->other.buffer, ATTO_F32, atto_shape4(DEPTH, DEPTH / groups, 3, 3), 0);
+    const struct atto_conv_args a = { .x = &x,
+                                      .w = &w,
+                                      .y = &y,
+                                      .window = { .dims = 2,
+                                                  .groups = groups,
+                                                  .stride = { 1, 1 },
+                                                  .padding = { 1, 1 },
+                                                  .padding_after = { 1, 1 },
+                                                  .dilation = { 1, 1 } } };
+    MUST(atto_conv_forward(test_dev, &a));
+}
+
+static void conv_rows(const scene *s)
+{
+    convolve(s, false, 1);
+}
+
+static void conv_pixels(const scene *s)
+{
+    convolve(s, true, 1);
+}
+
+static void conv_depthwise_rows(const scene *s)
+{
+    convolve(s, false, DEPTH);
+}
+
+static void conv_depthwise_pixels(const scene *s)
+{
+    convolve(s, true, DEPTH);
+}
+
 #define TEST(op)                         \
     static void large_##op(void **state) \
     {                                    \
@@ -317,6 +365,10 @@ TEST(cross_entropy_backward)
 TEST(pool_backward)
 TEST(rope_forward)
 TEST(rope_backward)
+TEST(conv_rows)
+TEST(conv_pixels)
+TEST(conv_depthwise_rows)
+TEST(conv_depthwise_pixels)
 
 int main(void)
 {
@@ -337,6 +389,10 @@ int main(void)
         cmocka_unit_test(large_pool_backward),
         cmocka_unit_test(large_rope_forward),
         cmocka_unit_test(large_rope_backward),
+        cmocka_unit_test(large_conv_rows),
+        cmocka_unit_test(large_conv_pixels),
+        cmocka_unit_test(large_conv_depthwise_rows),
+        cmocka_unit_test(large_conv_depthwise_pixels),
     };
     return test_main("large", tests, sizeof tests / sizeof tests[0]);
 }
