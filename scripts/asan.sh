@@ -19,14 +19,15 @@ slow='attention|matmul|linear|cross_entropy|elementwise|softmax|loss|nll_loss|la
 
 export POCL_EXTRA_BUILD_FLAGS=-cl-opt-disable # a third of the time that kernels take to build
 only_pocl # Intel's driver opens libraries in a way that AddressSanitizer forbids
-build asan
+build asan -DATTO_CPU_LEVELS="$(best_levels)"
 if [ $# -gt 0 ]; then
     tests asan "$@"
 else
-    # The programs' own tests start them over and over, which takes a minute; release runs them.
+    # The programs' own tests start them over and over, and tool.bench has every op compute, which takes minutes;
+    # release runs them.
     # Families whose loops are shared out like those of others take minutes, too; nightly.sh has all.
     ATTO_TEST_PART=1 tests asan -LE 'wide|small' \
-        -E '\.(cpu-base|opencl)$|^example\.programs$|^(pool|group_norm|softmax|bits)\.cpu$'
+        -E '\.(cpu-base|opencl)$|^example\.programs$|^tool\.bench$|^(pool|group_norm|softmax|bits)\.cpu$'
     # Twice, because the leak checker itself crashes now and then among PoCL's threads; a leak stays.
     tests asan -L small -E "^($slow)\\." --repeat until-pass:2
 fi

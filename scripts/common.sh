@@ -66,6 +66,19 @@ build()
     cmake --build "$root/build/$1" -j "$jobs"
 }
 
+# best_levels: base and the best CPU level of this machine, for builds whose tests use no other.
+best_levels()
+{
+    local level
+    for level in avx512vl avx2; do
+        if grep -qw $level /proc/cpuinfo; then
+            printf 'base;%s\n' "${level%vl}"
+            return
+        fi
+    done
+    echo base
+}
+
 # tests PRESET [ctest arguments]: runs tests of build/PRESET; having none to run is a failure.
 tests()
 {

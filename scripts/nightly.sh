@@ -30,7 +30,7 @@ disguises()
     tests release -L 'wide|small'
 )
 
-asan() { "$root/scripts/asan.sh" -L small && "$root/scripts/asan.sh" -R '\.cpu$'; }
+asan() { "$root/scripts/asan.sh" -L small && "$root/scripts/asan.sh" -R '\.cpu$|^tool\.bench$'; }
 
 tsan() { "$root/scripts/tsan.sh" -R '\.cpu$'; }
 

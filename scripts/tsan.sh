@@ -44,7 +44,7 @@ need clang clang
 [ -n "$OMP_TOOL_LIBRARIES" ] || die "libarcher.so not found. On Debian: apt-get install libomp-dev"
 mkdir -p "$folder"
 prove_sight
-build tsan
+build tsan -DATTO_CPU_LEVELS="$(best_levels)"
 if [ $# = 0 ]; then
     # Each way of sharing out work, and what uses devices from several threads: loops over blocks, stages of
     # products, folds, lists. Families that are shared out like others take two thirds of the time; nightly.sh has them.

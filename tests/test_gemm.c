@@ -20,8 +20,10 @@ static const struct level {
     gemm_fn gemm;
 } levels[] = {
     { "base", atto__cpu_gemm_base },
-#if TEST_X86_LEVELS
+#ifdef TEST_AVX2
     { "avx2", atto__cpu_gemm_avx2 },
+#endif
+#ifdef TEST_AVX512
     { "avx512", atto__cpu_gemm_avx512 },
 #endif
 };

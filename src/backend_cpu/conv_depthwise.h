@@ -300,7 +300,7 @@ static atto_status multiply_deep(pass *p, const atto_tensor *in, bool to_big)
     const int64_t floats = vectors * VEC_LANES * v->c.h.kernel * v->c.w.kernel;
     p->w.step = 1;
     p->by_spots = v->channels_last;
-    ATTO_TRY(deep_plan_of(v, in, to_big, DEEP_STREAMED, &j.plan));
+    ATTO_TRY(deep_plan_of(v, in, to_big, DEEP_BLOCKS, &j.plan));
     ATTO_TRY(scratch_floats(v->dev, floats, &weights.to));
     j.weights = weights.to;
     atto__parallel_for(threads_for(v, floats), vectors, load_weights, &weights);

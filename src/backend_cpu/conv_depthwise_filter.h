@@ -258,7 +258,7 @@ static atto_status multiply_deep_filter(const conv *v, const atto_tensor *big,
     const int64_t vectors = atto__divide_up(v->c.groups, VEC_LANES);
     const int64_t floats = vectors * v->c.h.kernel * v->c.w.kernel * VEC_LANES;
     const int64_t work = atto_tensor_numel(small);
-    ATTO_TRY(deep_plan_of(v, big, false, DEEP_BLOCKS, &d.plan));
+    ATTO_TRY(deep_plan_of(v, big, false, DEEP_SUMMED, &d.plan));
     const int64_t bands = v->c.batch * d.plan.bands, wanted = DEEP_UNITS / d.plan.groups + 1;
     d.span = atto__divide_up(bands > 0 ? bands : 1, wanted);
     d.parts = atto__divide_up(bands, d.span);

@@ -107,8 +107,8 @@ static int64_t deep_extent(const deep_axis *a, int64_t n)
 
 #define DEEP_FLOATS     65536             /* of both tiles, if rows are short enough */
 #define DEEP_COLUMNS    128               /* outputs of a tile's row, at most */
-#define DEEP_BLOCKS     (64 / VEC_LANES)  /* of channels_last: neighbours in memory */
-#define DEEP_STREAMED   (256 / VEC_LANES) /* the same where images are read in place */
+#define DEEP_BLOCKS     (256 / VEC_LANES) /* of channels_last: neighbours in memory */
+#define DEEP_SUMMED     (64 / VEC_LANES)  /* the same for dw, whose sums want room in the cache */
 #define DEEP_FEW_USES   4   /* of an input: more of them pay for its copy, which lies closer */
 #define DEEP_FEW_INSIDE 8   /* outputs of a row between the edges: with less, copies cost less */
 #define DEEP_UNITS      64  /* enough for threads */
@@ -133,9 +133,9 @@ static int64_t whole_phases(int64_t n, const deep_axis *a)
     return n > a->phases ? round_up(n, a->phases) : n;
 }
 
-/* most_in_place: blocks of a unit where what is read is not copied. */
-static atto_status deep_plan_of(const conv *v, const atto_tensor *in, bool to_big,
-                                int64_t most_in_place, deep_plan *p)
+/* most: blocks of a unit where channels are innermost. */
+static atto_status deep_plan_of(const conv *v, const atto_tensor *in, bool to_big, int64_t most,
+                                deep_plan *p)
 {
     const int64_t vectors = atto__divide_up(v->c.groups, VEC_LANES);
     p->v = v;
@@ -150,7 +150,6 @@ static atto_status deep_plan_of(const conv *v, const atto_tensor *in, bool to_bi
         p->inside_h = deep_inside_of(&p->h, in->shape[2]);
         p->inside_w = inside_w;
     }
-    const int64_t most = p->in_place ? most_in_place : DEEP_BLOCKS;
     p->groups = v->channels_last ? atto__divide_up(vectors, most) : vectors;
     p->blocks = atto__divide_up(vectors, p->groups);
     p->groups = atto__divide_up(vectors, p->blocks);

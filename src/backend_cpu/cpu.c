@@ -38,17 +38,22 @@ static bool is_forked(void)
 
 /* ---- levels ---- */
 
-/* X(name, what the processor must have): worst first; the list follows ATTO_CPU_LEVELS of CMake. */
-#if defined(ATTO_CPU_HAS_AVX2) && defined(ATTO_CPU_HAS_AVX512)
-#define LEVEL_TABLE(X)                                                                        \
-    X(base, true)                                                                             \
-    X(avx2, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))                  \
+/* X(name, what the processor must have), for those of ATTO_CPU_LEVELS of CMake. */
+#ifdef ATTO_CPU_HAS_AVX2
+#define AVX2(X) X(avx2, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+#else
+#define AVX2(X)
+#endif
+#ifdef ATTO_CPU_HAS_AVX512
+#define AVX512(X)                                                                             \
     X(avx512, __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&      \
                   __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && \
                   __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("fma"))
 #else
-#define LEVEL_TABLE(X) X(base, true)
+#define AVX512(X)
 #endif
+/* Worst first. */
+#define LEVEL_TABLE(X) X(base, true) AVX2(X) AVX512(X)
 
 #define X(name, supported) extern const atto__vtable atto__cpu_vtable_##name;
 LEVEL_TABLE(X)
@@ -59,16 +64,20 @@ typedef struct level {
     const atto__vtable *vt;
 } level;
 
-/* The best level that the processor has, at most the one that options name; a level that this build
- * lacks (avx2 on another architecture) means base. */
+static int rank_of(const char *level_name)
+{
+    return strcmp(level_name, "avx512") == 0 ? 2 : strcmp(level_name, "avx2") == 0 ? 1 : 0;
+}
+
+/* The best level that processor and build have, at most the one that options name. */
 static level choose_level(const atto__options *options)
 {
-    const char *most = options->set.cpu_level;
+    const char *named = options->set.cpu_level;
+    const int most = rank_of(named ? named : "avx512");
     level best = { "base", &atto__cpu_vtable_base };
-    bool open = !most || strcmp(most, "base") != 0;
-#define X(level_name, supported)                                                            \
-    if (open && (supported)) best = (level){ #level_name, &atto__cpu_vtable_##level_name }; \
-    if (most && strcmp(most, #level_name) == 0) open = false;
+#define X(level_name, supported)                     \
+    if (rank_of(#level_name) <= most && (supported)) \
+        best = (level){ #level_name, &atto__cpu_vtable_##level_name };
     LEVEL_TABLE(X)
 #undef X
     return best;
