@@ -27,8 +27,9 @@ case ${1:-} in
         ;;
     --check)
         mkdir -p build
-        differences > build/format.diff
-        if [ -s build/format.diff ]; then
+        if ! sources | tr '\n' '\0' |
+            xargs -0 -P "$(nproc)" -n 16 clang-format-14 --dry-run -Werror > build/format.log 2>&1; then
+            differences > build/format.diff
             head -n 40 build/format.diff
             die "$(grep -c '^--- ' build/format.diff) files differ; run scripts/format.sh"
         fi

@@ -623,6 +623,12 @@ static const conv_case shapes[] = {
       .w = { 7, 3, 1, 1, 1, 1, 0 } },
 };
 
+/* Every third; in 16 bits, whose kernels take longest to build, every ninth. */
+static bool is_in_part(const conv_case *c, int shape)
+{
+    return dtype_of(c) == ATTO_F32 ? shape % 3 == 0 : shape % 9 == 3;
+}
+
 static void each_shape(conv_case with)
 {
     for (int i = 0; i < COUNT_OF(shapes); i++) {
@@ -633,7 +639,7 @@ static void each_shape(conv_case with)
         c.act = with.act;
         c.bias = with.bias, c.residual = with.residual, c.add = with.add;
         c.layout = with.layout, c.weight = with.weight, c.result = with.result;
-        if (test_in_disguise() && i % 3) continue;
+        if (test_in_disguise() && !is_in_part(&c, i)) continue;
         check(&c);
     }
 }
