@@ -14,7 +14,7 @@ mkdir -p "$folder/include"
 cp -RL /usr/include/CL "$folder/include/"
 cmake -S "$root" -B "$folder" -G Ninja --toolchain "$root/scripts/mingw-w64.cmake" \
     -DATTO_WERROR=ON -DATTO_OPENCL_INCLUDE_DIR="$folder/include" \
-    -DATTO_BUILD_TESTS=OFF -DATTO_BUILD_EXAMPLES=OFF -DCMAKE_BUILD_TYPE=None # nothing runs
+    -DATTO_BUILD_TESTS=OFF -DATTO_BUILD_EXAMPLES=OFF -DCMAKE_BUILD_TYPE=None -DCMAKE_C_FLAGS=-O1 # nothing runs
 cmake --build "$folder" -j "$jobs"
 
 dll=$(find "$folder" -name '*attocl*.dll' -print -quit)
