@@ -9,6 +9,32 @@
 
 #define SMALLEST 512 /* bytes */
 
+/* Under AddressSanitizer, what a CPU's block has behind the bytes that were asked for, and all of an
+ * unused block, may not be touched. */
+#if defined(__SANITIZE_ADDRESS__)
+#define POISONS 1
+#elif defined(__has_feature)
+#define POISONS __has_feature(address_sanitizer)
+#else
+#define POISONS 0
+#endif
+
+#if POISONS
+#include <sanitizer/asan_interface.h>
+
+static void poison_behind(const atto_device *dev, const atto__block *block, size_t bytes)
+{
+    if (dev->info.kind != ATTO_KIND_CPU) return;
+    ASAN_UNPOISON_MEMORY_REGION(block->memory, bytes);
+    ASAN_POISON_MEMORY_REGION((char *)block->memory + bytes, block->bytes - bytes);
+}
+#else
+static void poison_behind(const atto_device *dev, const atto__block *block, size_t bytes)
+{
+    (void)dev, (void)block, (void)bytes;
+}
+#endif
+
 /* Class of a block that is exactly as large as asked for, and goes back to the driver when freed:
  * a request near the device's largest allocation, which its class would exceed. */
 #define EXACT (-1)
@@ -30,6 +56,7 @@ static int32_t size_class(size_t bytes, size_t *class_bytes)
 
 static void release(atto_device *dev, atto__block *block)
 {
+    poison_behind(dev, block, block->bytes);
     dev->vt->release(dev, block->memory);
     dev->stats.bytes_reserved -= block->bytes;
     atto__free(block);
@@ -90,9 +117,13 @@ atto_status atto__pool_take(atto_device *dev, size_t bytes, atto__block **out)
     const uint64_t most = dev->info.max_alloc_bytes;
     if (most != 0 && class_bytes > most) return new_block(dev, bytes, EXACT, out);
     atto__block *block = dev->pool.free[c];
-    if (!block) return new_block(dev, class_bytes, c, out);
-    dev->pool.free[c] = block->next;
-    block->next = NULL;
+    if (block) {
+        dev->pool.free[c] = block->next;
+        block->next = NULL;
+    } else {
+        ATTO_TRY(new_block(dev, class_bytes, c, &block));
+    }
+    poison_behind(dev, block, bytes);
     *out = block;
     return ATTO_OK;
 }
@@ -104,6 +135,7 @@ void atto__pool_give(atto_device *dev, atto__block *block)
         release(dev, block);
         return;
     }
+    poison_behind(dev, block, 0);
     block->next = dev->pool.free[block->size_class];
     dev->pool.free[block->size_class] = block;
 }

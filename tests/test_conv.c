@@ -570,6 +570,13 @@ static const conv_case shapes[] = {
       .groups = 18,
       .h = { 17, 5, 3, 4, 2, 2, 1 },
       .w = { 25, 9, 1, 4, 4, 1, 0 } },
+    /* groups of one channel on one side and eight on the other: a panel after the other, many taps */
+    { .batch = 1,
+      .channels = 32,
+      .outputs = 4,
+      .groups = 4,
+      .h = { 11, 5, 1, 2, 2, 1, 0 },
+      .w = { 9, 5, 1, 2, 2, 1, 0 } },
     /* phases that begin at other inputs; many images in a vector; a long sum for dw */
     { .batch = 2,
       .channels = 4,
@@ -1044,7 +1051,8 @@ static void conv_refuses_what_does_not_fit(void **state)
     REFUSES(a.window.padding_after[0] = -2, ATTO_E_ARGUMENT, "padding_after[0] is -2");
     REFUSES(a.window.dilation[0] = 0, ATTO_E_ARGUMENT, "dilation[0] is 0");
     REFUSES(a.window.dilation[0] = 9, ATTO_E_ARGUMENT, "output size too small");
-    REFUSES(a.window.padding[0] = 2, ATTO_E_SHAPE, "y is|expected [2,4,8,9]");
+    REFUSES(a.window.padding[0] = 2, ATTO_E_SHAPE,
+            "dimension 2 of y is 7, expected 8|padding is 2 and padding_after 1");
     REFUSES(a.window.transposed = true, ATTO_E_SHAPE, "expected 4 channels");
     REFUSES(a.x = NULL, ATTO_E_NULL, "x is NULL");
     REFUSES(a.x = &flat, ATTO_E_SHAPE, "dimension 2 of x, [2,3,0,9], is empty");

@@ -1272,7 +1272,7 @@ static void calls_refuse_what_does_not_fit(void **state)
     atto_apply(tape, lstm, input(atto_shape1(IN), 1));
     expect_refused(ATTO_E_SHAPE, "lstm|x is [3]|two dimensions");
     atto_apply(tape, lstm, input(atto_shape3(LENGTH, BATCHES, 4), 1));
-    expect_refused(ATTO_E_SHAPE, "lstm|w_ih is [20,3]|[20,4]");
+    expect_refused(ATTO_E_SHAPE, "LSTM|the input is [4,2,4]|expected 3 features");
     atto_apply(tape, gru, atto_input(tape, ATTO_F32, atto_shape3(0, BATCHES, IN), NULL));
     expect_refused(ATTO_E_SHAPE, "gru|x is [0,2,3]|1 step");
     atto_var h = input(atto_shape3(1, 3, HIDDEN), 2);

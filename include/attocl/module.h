@@ -420,7 +420,7 @@ ATTO_API atto_status atto_conv_transpose2d_create(atto_device *dev, int64_t in, 
  *
  * computed in double, and rounded once to their dtype. A convolution without a bias gets the
  * parameter "bias". batch_norm then gives its input as it is, with its residual and activation as
- * before; in training mode it fails (ATTO_E_STATE). What it holds stays, but belongs to the old
+ * before; applying it in training mode fails (ATTO_E_STATE). What it holds stays, but belongs to the old
  * weights: save before folding. Waits for the device.
  *
  * @param conv        a convolution module without activation, used nowhere else

@@ -61,10 +61,10 @@ ATTO_API bool atto_tape_record(atto_tape *tape, bool on);
  * Mixed precision for what is recorded from now on, over the ends of steps, until it is called
  * again. Each recorded op brings its float inputs to a dtype of its class (docs/autocast.md):
  *
- *     LOW     f16 or bf16: linear, matmul, attention, LSTM and GRU
+ *     LOW     f16 or bf16: linear, matmul, convolutions, attention, LSTM and GRU
  *     F32     f32: softmax, layer and group norm, losses, sums and means, exp, log, pow, ...
  *     WIDEST  the widest of its inputs: arithmetic with two tensors, where, concat
- *     FLOW    what they are: activations, dropout, pooling, batch norm, embedding, rope, ...
+ *     FLOW    what they are: activations, dropout, pooling, batch norm, embedding, rope, pad, resize
  *
  * Casts are recorded: gradients arrive in the dtype of what was cast, those of f32 parameters in
  * f32. A value is cast once for each dtype, a parameter once for each change of it; an optimiser

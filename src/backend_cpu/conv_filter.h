@@ -21,7 +21,8 @@ typedef struct filter_matrix {
 #define FILTER_TAPS 16
 
 /* A panel of n outputs from first on, over depth taps. Whole vectors of neighbours, in ascending
- * order: what spills over is overwritten by the next tap's; the last one is cut. */
+ * order: what spills over is overwritten by the next taps'; the last ones, behind which there are
+ * too few, are cut. */
 ATTO_INLINE void pack_filter_as(const filter_matrix *f, atto_dtype dtype, int64_t first,
                                 const int64_t *places, int32_t n, int32_t depth, int32_t width,
                                 float *to)
@@ -30,7 +31,7 @@ ATTO_INLINE void pack_filter_as(const filter_matrix *f, atto_dtype dtype, int64_
     const int32_t whole = (int32_t)round_up(width, VEC_LANES);
     for (int32_t i = 0; i < depth; i++, to += width) {
         const int64_t at = first * f->step + places[i];
-        if (neighbours && i + 1 < depth && at + whole <= f->limit) {
+        if (neighbours && (depth - i) * width >= whole && at + whole <= f->limit) {
             VEC_UNROLL
             for (int32_t j = 0; j < width; j += VEC_LANES)
                 vec_store(to + j, vec_load((const float *)f->data + at + j));

@@ -61,7 +61,7 @@ static void pack_group_filters(const void *job, int64_t begin, int64_t end)
         filter_matrix f = p->filter;
         const int64_t first = group * p->v->c.small_channels;
         f.data = element(p->v->a->w, first, 0, p->h.tap, p->w.tap);
-        f.limit = 0;
+        f.limit -= first * p->v->a->w->stride[0];
         pack_filter(&f, 0, 0, (int32_t)p->channels, (int32_t)j->taps.count, GROUP_OUTPUTS,
                     (float *)(uintptr_t)j->weights + group * j->weight_floats);
     }

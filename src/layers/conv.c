@@ -117,6 +117,22 @@ static atto_status shape_of_outputs(const char *what, const atto_conv_window *v,
     return ATTO_OK;
 }
 
+/* Somebody who pads both sides may have named one. */
+static atto_status check_padding(const char *what, const char *name, const atto_conv_window *v,
+                                 const atto_tensor *y, const atto_shape *out)
+{
+    const int32_t first = out->rank - v->dims;
+    for (int32_t at = 0; y->rank == out->rank && at < v->dims; at++)
+        ATTO_REQUIRE(y->shape[first + at] == out->dim[first + at] ||
+                         v->padding[at] == v->padding_after[at],
+                     ATTO_E_SHAPE,
+                     "%s: dimension %d of %s is %" PRId64 ", expected %" PRId64
+                     " where padding is %" PRId64 " and padding_after %" PRId64,
+                     what, (int)(first + at), name, y->shape[first + at], out->dim[first + at],
+                     v->padding[at], v->padding_after[at]);
+    return ATTO_OK;
+}
+
 static atto_status check_outputs(const char *what, const atto_conv_window *v, const atto_tensor *x,
                                  const atto_tensor *w, const atto_shape *out)
 {
@@ -163,7 +179,8 @@ static atto_status shape_of_scene(const char *what, const scene *s, const atto_c
     ATTO_TRY(check_filter(what, s->w_name, s->w, v));
     ATTO_TRY(shape_of_outputs(what, v, s->x, s->w, y));
     ATTO_TRY(take_more_outputs(what, s->y_name, v, s->y, y));
-    return check_outputs(what, v, s->x, s->w, y);
+    ATTO_TRY(check_outputs(what, v, s->x, s->w, y));
+    return check_padding(what, s->y_name, v, s->y, y);
 }
 
 static atto_status check_forward(const struct atto_conv_args *a)

@@ -106,6 +106,17 @@ static atto_status check_call(const atto_module *m, const atto_tape *tape, const
     return atto__reserved_check("rnn_apply: states", s->reserved);
 }
 
+/* The op would blame the weights. */
+static atto_status check_input(const atto_module *m, const atto_tensor *x)
+{
+    char text[ATTO_SHAPE_TEXT];
+    const rnn_module *data = atto_module_data(m);
+    ATTO_REQUIRE(x->rank < 1 || x->shape[x->rank - 1] == data->in, ATTO_E_SHAPE,
+                 "%s: the input is %s, expected %" PRId64 " features in its last dimension",
+                 atto_module_class_name(m), atto__shape_text(x, text), data->in);
+    return ATTO_OK;
+}
+
 atto_var atto_rnn_apply(atto_tape *tape, atto_module *m, atto_var x, const atto_rnn_states *states)
 {
     atto_rnn_states own = { .h = NULL };
@@ -120,6 +131,8 @@ atto_var atto_rnn_apply(atto_tape *tape, atto_module *m, atto_var x, const atto_
     if (s->cy) *s->cy = atto__no_var();
     if (!tape || tape->status != ATTO_OK) return atto__no_var();
     if (atto__tape_fail(tape, check_call(m, tape, s)) != ATTO_OK) return atto__no_var();
+    const atto_tensor *input = atto__tape_tensor(tape, atto_module_class_name(m), x);
+    if (!input || atto__tape_fail(tape, check_input(m, input)) != ATTO_OK) return atto__no_var();
     const rnn_module *data = atto_module_data(m);
     atto_scope_begin(tape);
     const atto_var y = data->is_cell ? run_cell(m, tape, x, s) : run_layers(m, tape, x, s);
