@@ -4,7 +4,9 @@
 #define ATTOCL_H
 
 #include <attocl/device.h>
+#include <attocl/dlpack.h>
 #include <attocl/kernel.h>
+#include <attocl/opencl.h>
 #include <attocl/rng.h>
 #include <attocl/status.h>
 #include <attocl/tensor.h>

@@ -19,6 +19,7 @@ tests_packages=(
     "${demo_packages[@]}" g++ pkg-config binutils git libcmocka-dev
     libxml2-utils # xmllint: the examples' pictures
     libclblast1   # another way to multiply, which a test tries
+    python3-numpy # an example exchanges tensors with it
 )
 gate_packages=(
     clang libomp-dev             # second compiler, ThreadSanitizer

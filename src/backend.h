@@ -57,6 +57,11 @@ typedef struct atto__vtable {
     atto_status (*alloc)(atto_device *dev, size_t bytes, void **out);
     void (*release)(atto_device *dev, void *memory);
 
+    /* Host memory as a block, until unwrap: without a copy, or ATTO_E_UNSUPPORTED where the device
+     * has memory of its own. unwrap waits for what is enqueued. */
+    atto_status (*wrap)(atto_device *dev, void *data, size_t bytes, void **out);
+    void (*unwrap)(atto_device *dev, void *memory);
+
     /* Bytes in and out of a block. write has read data when it returns and does not wait for the
      * device up to 4 MiB; read waits. */
     atto_status (*write)(atto_device *dev, void *memory, size_t offset_bytes, const void *data,

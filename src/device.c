@@ -99,7 +99,7 @@ static atto_status list_all(const atto__options *options, const char *name, devi
     return ATTO_OK;
 }
 
-static atto_status check_abi(const char *call, int32_t abi)
+atto_status atto__check_abi(const char *call, int32_t abi)
 {
     ATTO_REQUIRE(
         abi == ATTO_ABI, ATTO_E_VERSION,
@@ -114,7 +114,7 @@ atto_status atto_device_list_abi(int32_t abi, const atto_device_options *options
 {
     ATTO_REQUIRE(count, ATTO_E_NULL, "device_list: count is NULL");
     *count = 0;
-    ATTO_TRY(check_abi("device_list", abi));
+    ATTO_TRY(atto__check_abi("device_list", abi));
     ATTO_REQUIRE(capacity >= 0, ATTO_E_ARGUMENT, "device_list: capacity is %d", (int)capacity);
     ATTO_REQUIRE(infos || capacity == 0, ATTO_E_NULL, "device_list: infos is NULL");
     atto__options resolved;
@@ -153,20 +153,19 @@ static atto_status make_error_word(atto_device *dev)
     return dev->vt->write(dev, dev->error_word->memory, 0, &zero, sizeof zero);
 }
 
-static atto_status open_one(const atto_device_options *options, const device_list *list,
-                            int32_t index, atto_device **out)
+atto_status atto__device_open_by(const atto_device_options *options, const atto_device_info *info,
+                                 atto_status (*open)(atto_device *dev, const void *job),
+                                 const void *job, atto_device **out)
 {
     atto_device *dev = atto__alloc(sizeof *dev);
     ATTO_REQUIRE(dev, ATTO_E_MEMORY, "device_open: out of host memory");
     atomic_init(&dev->references, 1);
-    dev->info = list->infos[index];
-    int32_t b = 0;
-    while (index >= list->first[b + 1]) b++;
+    dev->info = *info;
     atto_status status = atto__options_resolve(options, &dev->options);
     if (status == ATTO_OK && dev->info.problem[0])
         status = atto__fail(ATTO_E_DEVICE, "device_open: %s cannot be used: %s", dev->info.name,
                             dev->info.problem);
-    if (status == ATTO_OK) status = backends[b]->open(dev, index - list->first[b]);
+    if (status == ATTO_OK) status = open(dev, job);
     if (status == ATTO_OK) status = make_error_word(dev);
     if (status == ATTO_OK && dev->info.kind != ATTO_KIND_CPU) status = atto__tuner_open(dev);
     if (status != ATTO_OK) {
@@ -176,6 +175,27 @@ static atto_status open_one(const atto_device_options *options, const device_lis
     atto__log(dev, ATTO_LOG_INFO, "using %s (%s)", dev->info.name, dev->vt->name);
     *out = dev;
     return ATTO_OK;
+}
+
+/* The device number `index` of a list. */
+typedef struct listed {
+    const device_list *list;
+    int32_t index;
+} listed;
+
+static atto_status open_listed(atto_device *dev, const void *job)
+{
+    const listed *it = job;
+    int32_t b = 0;
+    while (it->index >= it->list->first[b + 1]) b++;
+    return backends[b]->open(dev, it->index - it->list->first[b]);
+}
+
+static atto_status open_one(const atto_device_options *options, const device_list *list,
+                            int32_t index, atto_device **out)
+{
+    const listed it = { list, index };
+    return atto__device_open_by(options, &list->infos[index], open_listed, &it, out);
 }
 
 /* Opens the first candidate that works; a broken one is logged with its reason. */
@@ -213,7 +233,7 @@ atto_status atto_device_open_abi(int32_t abi, const char *name, const atto_devic
 {
     ATTO_REQUIRE(out, ATTO_E_NULL, "device_open: out is NULL");
     *out = NULL;
-    ATTO_TRY(check_abi("device_open", abi));
+    ATTO_TRY(atto__check_abi("device_open", abi));
     atto__options resolved;
     ATTO_TRY(atto__options_resolve(options, &resolved));
     const bool automatic = !name || strcmp(name, "auto") == 0;

@@ -64,6 +64,7 @@ struct atto_buffer {
     atomic_int references;
     void *mapped;    /* what atto_tensor_map gave, until unmap; else NULL */
     uint64_t writes; /* calls that were given it to write to; those of optimisers do not count */
+    bool read_only;  /* memory of somebody who wants it unchanged */
 };
 
 /* The block's handle: a pointer on the CPU, a cl_mem on OpenCL. */
@@ -104,6 +105,15 @@ atto_status atto__device_data_errors(atto_device *dev);
 
 /* The same without waiting: an error may be told some calls late. */
 atto_status atto__device_poll_errors(atto_device *dev);
+
+/* Opens a device that its opener knows how to find: open gets dev with options and info and sets the
+ * rest, as atto__backend's open does. */
+atto_status atto__device_open_by(const atto_device_options *options, const atto_device_info *info,
+                                 atto_status (*open)(atto_device *dev, const void *job),
+                                 const void *job, atto_device **out);
+
+/* The header of the program is of another ABI. */
+atto_status atto__check_abi(const char *call, int32_t abi);
 
 void atto__device_retain(atto_device *dev);
 void atto__device_release(atto_device *dev);

@@ -29,6 +29,8 @@ static atto_status check_one(const atto__operands *set, const atto__operand *o)
                  owner->info.name, set->dev->info.name);
     ATTO_REQUIRE(!o->writes || atto__view_distinct(o->given), ATTO_E_STRIDE,
                  "%s: %s: elements of an output overlap each other", set->call, o->name);
+    ATTO_REQUIRE(!o->writes || !o->given->buffer || !o->given->buffer->read_only, ATTO_E_STATE,
+                 "%s: %s is an output, and its memory is read-only", set->call, o->name);
     return ATTO_OK;
 }
 

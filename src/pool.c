@@ -128,9 +128,31 @@ atto_status atto__pool_take(atto_device *dev, size_t bytes, atto__block **out)
     return ATTO_OK;
 }
 
+atto_status atto__pool_adopt(void *memory, size_t bytes, const atto__foreign *foreign,
+                             atto__block **out)
+{
+    atto__block *block = atto__alloc(sizeof *block);
+    ATTO_REQUIRE(block, ATTO_E_MEMORY, "out of host memory for a %zu-byte record", sizeof *block);
+    *block = (atto__block){ .memory = memory, .bytes = bytes, .foreign = *foreign };
+    *out = block;
+    return ATTO_OK;
+}
+
+static void give_to_owner(atto_device *dev, atto__block *block)
+{
+    const atto__foreign foreign = block->foreign;
+    foreign.let_go(dev, block->memory);
+    atto__free(block);
+    if (foreign.release) foreign.release(foreign.user, foreign.data);
+}
+
 void atto__pool_give(atto_device *dev, atto__block *block)
 {
     if (!block) return;
+    if (block->foreign.let_go) {
+        give_to_owner(dev, block);
+        return;
+    }
     if (block->size_class == EXACT) {
         release(dev, block);
         return;

@@ -78,16 +78,13 @@ atto_tensor atto_tensor_of(atto_buffer *buffer, atto_dtype dtype, atto_shape sha
 
 /* ---- memory ---- */
 
-static atto_status new_buffer(atto_device *dev, size_t bytes, atto_buffer **out)
+/* The buffer of a block, which becomes its own; on failure the block is the caller's. */
+static atto_status new_buffer(atto_device *dev, atto__block *block, size_t bytes, atto_buffer **out)
 {
     atto_buffer *buffer = atto__alloc(sizeof *buffer);
-    ATTO_REQUIRE(buffer, ATTO_E_MEMORY, "tensor_alloc: out of host memory");
-    const atto_status status = atto__pool_take(dev, bytes, &buffer->block);
-    if (status != ATTO_OK) {
-        atto__free(buffer);
-        return atto__fail_in(status, "tensor_alloc: ");
-    }
+    ATTO_REQUIRE(buffer, ATTO_E_MEMORY, "out of host memory for a %zu-byte record", sizeof *buffer);
     buffer->dev = dev;
+    buffer->block = block;
     buffer->bytes = bytes;
     atomic_init(&buffer->references, 1);
     atto__device_retain(dev);
@@ -95,6 +92,15 @@ static atto_status new_buffer(atto_device *dev, size_t bytes, atto_buffer **out)
     dev->stats.bytes_live += bytes;
     *out = buffer;
     return ATTO_OK;
+}
+
+static atto_status pooled_buffer(atto_device *dev, size_t bytes, atto_buffer **out)
+{
+    atto__block *block;
+    ATTO_TRY(atto__pool_take(dev, bytes, &block));
+    const atto_status status = new_buffer(dev, block, bytes, out);
+    if (status != ATTO_OK) atto__pool_give(dev, block);
+    return status;
 }
 
 atto_status atto_tensor_alloc(atto_device *dev, atto_dtype dtype, atto_shape shape,
@@ -110,7 +116,60 @@ atto_status atto_tensor_alloc(atto_device *dev, atto_dtype dtype, atto_shape sha
     if (numel > 0) {
         ATTO_REQUIRE((uint64_t)numel <= SIZE_MAX / atto_dtype_size(dtype), ATTO_E_MEMORY,
                      "tensor_alloc: %" PRId64 " elements do not fit the address space", numel);
-        ATTO_TRY(new_buffer(dev, (size_t)numel * atto_dtype_size(dtype), &t.buffer));
+        const atto_status status =
+            pooled_buffer(dev, (size_t)numel * atto_dtype_size(dtype), &t.buffer);
+        if (status != ATTO_OK) return atto__fail_in(status, "tensor_alloc: ");
+    }
+    *out = t;
+    return ATTO_OK;
+}
+
+/* ---- memory of others ---- */
+
+atto_status atto__buffer_adopt(atto_device *dev, void *memory, size_t bytes,
+                               const atto__foreign *foreign, atto_buffer **out)
+{
+    atto__block *block;
+    ATTO_TRY(atto__pool_adopt(memory, bytes, foreign, &block));
+    const atto_status status = new_buffer(dev, block, bytes, out);
+    if (status != ATTO_OK) atto__free(block);
+    return status;
+}
+
+atto_status atto__buffer_wrap(atto_device *dev, void *data, size_t bytes,
+                              void (*release)(void *user, void *data), void *user,
+                              atto_buffer **out)
+{
+    void *memory;
+    ATTO_TRY(dev->vt->wrap(dev, data, bytes, &memory));
+    const atto__foreign foreign = { dev->vt->unwrap, release, user, data };
+    const atto_status status = atto__buffer_adopt(dev, memory, bytes, &foreign, out);
+    if (status != ATTO_OK) dev->vt->unwrap(dev, memory);
+    return status;
+}
+
+atto_status atto_tensor_wrap(atto_device *dev, void *data, atto_dtype dtype, atto_shape shape,
+                             void (*release)(void *user, void *data), void *user, atto_tensor *out)
+{
+    ATTO_REQUIRE(out, ATTO_E_NULL, "tensor_wrap: out is NULL");
+    memset(out, 0, sizeof *out);
+    ATTO_REQUIRE(dev, ATTO_E_NULL, "tensor_wrap: dev is NULL");
+    ATTO_TRY(atto__device_check(dev));
+    atto_tensor t = atto_tensor_of(NULL, dtype, shape, 0);
+    ATTO_TRY(atto__shape_check(&t, "tensor_wrap"));
+    const int64_t numel = atto_tensor_numel(&t);
+    const size_t size = atto_dtype_size(dtype);
+    if (numel > 0) {
+        ATTO_REQUIRE(data, ATTO_E_NULL, "tensor_wrap: data is NULL");
+        ATTO_REQUIRE((uint64_t)numel <= SIZE_MAX / 2 / size, ATTO_E_SHAPE,
+                     "tensor_wrap: %" PRId64 " elements do not fit the address space", numel);
+        ATTO_REQUIRE((uintptr_t)data % size == 0, ATTO_E_ARGUMENT,
+                     "tensor_wrap: data is not aligned to %zu bytes", size);
+        const atto_status status =
+            atto__buffer_wrap(dev, data, (size_t)numel * size, release, user, &t.buffer);
+        if (status != ATTO_OK) return atto__fail_in(status, "tensor_wrap: ");
+    } else if (release) {
+        release(user, data);
     }
     *out = t;
     return ATTO_OK;
@@ -328,6 +387,8 @@ static atto_status check_use(const atto_tensor *t, bool writes, const char *what
     ATTO_REQUIRE(!writes || atto__view_distinct(t), ATTO_E_STRIDE,
                  "%s: elements of an output overlap each other", what);
     if (atto_tensor_numel(t) == 0) return ATTO_OK;
+    ATTO_REQUIRE(!writes || !t->buffer->read_only, ATTO_E_STATE, "%s: its memory is read-only",
+                 what);
     *dev = t->buffer->dev;
     t->buffer->writes += writes;
     atto__scratch_reset(*dev);

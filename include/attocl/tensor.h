@@ -93,6 +93,25 @@ typedef struct atto_tensor {
 ATTO_API atto_status atto_tensor_alloc(atto_device *dev, atto_dtype dtype, atto_shape shape,
                                        atto_tensor *out);
 
+/**
+ * A dense row-major tensor on the caller's host memory, without a copy: on the CPU backend, and
+ * through OpenCL on CPUs and integrated GPUs, which share the host's memory. There results stand in
+ * data while the tensor is mapped (atto_tensor_map), and what the host changes outside of that may
+ * not be seen; some drivers copy all the same unless data and its size are multiples of a page.
+ *
+ * @param data     numel elements, aligned to their size; NULL for an empty tensor
+ * @param release  called once with user and data when the last tensor of the buffer is freed and
+ *                 the device is done with it, on that thread; NULL if nobody wants to know. Not
+ *                 called when this call fails
+ * @param out      the tensor; zeroed on failure. Release it with atto_tensor_free
+ * Returns         ATTO_E_NULL, ATTO_E_DTYPE, ATTO_E_SHAPE, ATTO_E_ARGUMENT (data is not aligned),
+ *                 ATTO_E_UNSUPPORTED (the device has memory of its own: atto_tensor_write copies),
+ *                 ATTO_E_MEMORY, ATTO_E_BACKEND, ATTO_E_LOST
+ */
+ATTO_API atto_status atto_tensor_wrap(atto_device *dev, void *data, atto_dtype dtype,
+                                      atto_shape shape, void (*release)(void *user, void *data),
+                                      void *user, atto_tensor *out);
+
 /** Takes one more reference to the tensor's buffer. NULL and empty tensors are fine. */
 ATTO_API void atto_tensor_retain(const atto_tensor *t);
 

@@ -201,6 +201,18 @@ void atto__cpu_release(atto_device *dev, void *memory)
     atto__free_aligned(memory);
 }
 
+atto_status atto__cpu_wrap(atto_device *dev, void *data, size_t bytes, void **out)
+{
+    (void)dev, (void)bytes;
+    *out = data;
+    return ATTO_OK;
+}
+
+void atto__cpu_unwrap(atto_device *dev, void *memory)
+{
+    (void)dev, (void)memory;
+}
+
 atto_status atto__cpu_write(atto_device *dev, void *memory, size_t offset_bytes, const void *data,
                             size_t bytes)
 {

@@ -23,6 +23,8 @@ int32_t atto__cpu_most_threads(const atto_device *dev);
 void atto__cpu_close(atto_device *dev);
 atto_status atto__cpu_alloc(atto_device *dev, size_t bytes, void **out);
 void atto__cpu_release(atto_device *dev, void *memory);
+atto_status atto__cpu_wrap(atto_device *dev, void *data, size_t bytes, void **out);
+void atto__cpu_unwrap(atto_device *dev, void *memory);
 atto_status atto__cpu_write(atto_device *dev, void *memory, size_t offset_bytes, const void *data,
                             size_t bytes);
 atto_status atto__cpu_read(atto_device *dev, void *memory, size_t offset_bytes, void *data,

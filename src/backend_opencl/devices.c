@@ -123,6 +123,14 @@ static void describe(atto__found *found)
     snprintf(info->problem, sizeof info->problem, "%s", problem ? problem : "");
 }
 
+void atto__devices_describe(cl_device_id device, atto__found *out)
+{
+    memset(out, 0, sizeof *out);
+    out->device = device;
+    atto__cl.GetDeviceInfo(device, CL_DEVICE_PLATFORM, sizeof out->platform, &out->platform, NULL);
+    describe(out);
+}
+
 /* Usable before unusable, then by kind, then by compute units. */
 static bool better(const atto_device_info *a, const atto_device_info *b)
 {

@@ -16,6 +16,9 @@ typedef struct atto__found {
  * one, is an empty list and ATTO_OK. */
 atto_status atto__devices_find(atto__found **out, int32_t *count);
 
+/* What the driver says of a device; the platform is the device's. */
+void atto__devices_describe(cl_device_id device, atto__found *out);
+
 /* Text of a device or platform, cut to fit. Empty when the driver does not answer. */
 void atto__device_text(cl_device_id device, cl_device_info what, char *text, size_t capacity);
 void atto__platform_text(cl_platform_id platform, cl_platform_info what, char *text,

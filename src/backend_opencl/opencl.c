@@ -2,6 +2,8 @@
 /* The OpenCL backend: its table, its devices, queue, memory and events. */
 #include "opencl.h"
 
+#include <attocl/opencl.h>
+
 #include "clblast.h"
 
 #include <stdio.h>
@@ -96,6 +98,25 @@ static atto_status opencl_alloc(atto_device *dev, size_t bytes, void **out)
 static void opencl_release(atto_device *dev, void *memory)
 {
     (void)dev;
+    atto__cl.ReleaseMemObject(memory);
+}
+
+static atto_status opencl_wrap(atto_device *dev, void *data, size_t bytes, void **out)
+{
+    const atto__opencl *cl = atto__opencl_of(dev);
+    const bool shares =
+        dev->info.kind == ATTO_KIND_OPENCL_CPU || dev->info.kind == ATTO_KIND_INTEGRATED_GPU;
+    ATTO_REQUIRE(shares, ATTO_E_UNSUPPORTED,
+                 "%s has memory of its own; allocate a tensor and write to it", dev->info.name);
+    cl_int code;
+    *out = atto__cl.CreateBuffer(cl->context, CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, bytes, data,
+                                 &code);
+    return *out ? ATTO_OK : atto__cl_fail(dev, "clCreateBuffer", code);
+}
+
+static void opencl_unwrap(atto_device *dev, void *memory)
+{
+    atto__cl.Finish(atto__opencl_of(dev)->queue);
     atto__cl.ReleaseMemObject(memory);
 }
 
@@ -231,6 +252,8 @@ static const atto__vtable opencl_vtable = { .name = "opencl",
                                             .close = opencl_close,
                                             .alloc = opencl_alloc,
                                             .release = opencl_release,
+                                            .wrap = opencl_wrap,
+                                            .unwrap = opencl_unwrap,
                                             .write = opencl_write,
                                             .read = opencl_read,
                                             .poll = opencl_poll,
@@ -255,8 +278,19 @@ static const atto__vtable opencl_vtable = { .name = "opencl",
 #undef X
 };
 
-static atto_status create_context(atto_device *dev, const atto__found *found)
+static atto_status create_queue(atto_device *dev)
 {
+    atto__opencl *cl = atto__opencl_of(dev);
+    const cl_command_queue_properties profile =
+        dev->options.set.profile ? CL_QUEUE_PROFILING_ENABLE : 0;
+    cl_int code;
+    cl->queue = atto__cl.CreateCommandQueue(cl->context, cl->device, profile, &code);
+    return cl->queue ? ATTO_OK : atto__cl_fail(dev, "clCreateCommandQueue", code);
+}
+
+static atto_status create_context(atto_device *dev, const void *job)
+{
+    const atto__found *found = job;
     atto__opencl *cl = atto__opencl_of(dev);
     const cl_context_properties properties[] = { CL_CONTEXT_PLATFORM,
                                                  (cl_context_properties)found->platform, 0 };
@@ -264,10 +298,28 @@ static atto_status create_context(atto_device *dev, const atto__found *found)
     cl->device = found->device;
     cl->context = atto__cl.CreateContext(properties, 1, &cl->device, NULL, NULL, &code);
     if (!cl->context) return atto__cl_fail(dev, "clCreateContext", code);
-    const cl_command_queue_properties profile =
-        dev->options.set.profile ? CL_QUEUE_PROFILING_ENABLE : 0;
-    cl->queue = atto__cl.CreateCommandQueue(cl->context, cl->device, profile, &code);
-    if (!cl->queue) return atto__cl_fail(dev, "clCreateCommandQueue", code);
+    return create_queue(dev);
+}
+
+/* The caller's context, and its queue if that is in order. */
+static atto_status take_handles(atto_device *dev, const void *job)
+{
+    const atto_opencl *handles = job;
+    atto__opencl *cl = atto__opencl_of(dev);
+    cl_command_queue_properties properties = 0;
+    cl->device = handles->device;
+    ATTO_CL_TRY(dev, RetainContext, handles->context);
+    cl->context = handles->context;
+    if (handles->queue)
+        ATTO_CL_TRY(dev, GetCommandQueueInfo, handles->queue, CL_QUEUE_PROPERTIES,
+                    sizeof properties, &properties, NULL);
+    if (!handles->queue || (properties & CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE))
+        return create_queue(dev);
+    ATTO_REQUIRE(!dev->options.set.profile || (properties & CL_QUEUE_PROFILING_ENABLE),
+                 ATTO_E_ARGUMENT,
+                 "the option profile wants a queue made with CL_QUEUE_PROFILING_ENABLE");
+    ATTO_CL_TRY(dev, RetainCommandQueue, handles->queue);
+    cl->queue = handles->queue;
     return ATTO_OK;
 }
 
@@ -351,17 +403,29 @@ static atto_status probe(atto_device *dev)
     return status;
 }
 
-static atto_status open_found(atto_device *dev, const atto__found *found)
+/* connect finds context and queue. */
+static atto_status start(atto_device *dev, atto_status (*connect)(atto_device *, const void *),
+                         const void *job)
 {
     dev->impl = atto__alloc(sizeof(atto__opencl));
     ATTO_REQUIRE(dev->impl, ATTO_E_MEMORY, "out of host memory for a device");
     dev->vt = &opencl_vtable;
-    ATTO_TRY(create_context(dev, found));
+    ATTO_TRY(connect(dev, job));
     apply_limits(dev);
     atto__opencl_of(dev)->nvidia = nvidia_capability(dev);
     const atto_status status = probe(dev);
     memset(&dev->stats, 0, sizeof dev->stats);
     return status;
+}
+
+/* Undoes a start that failed, and says of which device. */
+static atto_status stop(atto_device *dev, atto_status status)
+{
+    if (status == ATTO_OK) return ATTO_OK;
+    opencl_close(dev);
+    return status == ATTO_E_MEMORY || status == ATTO_E_ARGUMENT
+               ? status
+               : atto__fail_in(ATTO_E_DEVICE, "%s does not work: ", dev->info.name);
 }
 
 /* Drivers initialise themselves in their first calls, some without a lock (PoCL 3.1 crashes when
@@ -376,19 +440,23 @@ static atto_status open_locked(atto_device *dev, int32_t local_index)
     atto_status status = ATTO_OK;
     if (local_index >= count)
         status = atto__fail(ATTO_E_DEVICE, "device_open: the OpenCL device is gone");
-    if (status == ATTO_OK) status = open_found(dev, &found[local_index]);
+    if (status == ATTO_OK) status = stop(dev, start(dev, create_context, &found[local_index]));
     atto__free(found);
-    if (status == ATTO_OK) return ATTO_OK;
-    opencl_close(dev);
-    return status == ATTO_E_MEMORY
-               ? status
-               : atto__fail_in(ATTO_E_DEVICE, "%s does not work: ", dev->info.name);
+    return status;
 }
 
 static atto_status opencl_open(atto_device *dev, int32_t local_index)
 {
     atto__lock(&driver_lock);
     const atto_status status = open_locked(dev, local_index);
+    atto__unlock(&driver_lock);
+    return status;
+}
+
+atto_status atto__opencl_open_handles(atto_device *dev, const void *job)
+{
+    atto__lock(&driver_lock);
+    const atto_status status = stop(dev, start(dev, take_handles, job));
     atto__unlock(&driver_lock);
     return status;
 }

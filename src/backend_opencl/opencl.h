@@ -11,7 +11,7 @@
 typedef struct atto__opencl {
     cl_device_id device;
     cl_context context;
-    cl_command_queue queue; /* in order */
+    cl_command_queue queue; /* in order; perhaps the caller's, as the context */
     uint32_t group_size;    /* ATTO_WG: work-items of every work-group, a power of two */
     uint32_t nvidia;        /* ATTO_NVIDIA: compute capability times ten; 0 = portable kernels */
     const struct atto__gemm_tile *gemm_tile; /* forced by a test; else NULL */
@@ -35,6 +35,9 @@ atto_status atto__cl_fail(atto_device *dev, const char *function, cl_int code);
         const cl_int atto_cl_code = atto__cl.name(__VA_ARGS__);                              \
         if (atto_cl_code != CL_SUCCESS) return atto__cl_fail(dev, "cl" #name, atto_cl_code); \
     } while (0)
+
+/* The opener of atto__device_open_by; job: const atto_opencl *, whose handles belong together. */
+atto_status atto__opencl_open_handles(atto_device *dev, const void *job);
 
 /* tensor.c: the vtable's copy and fill. */
 atto_status atto__opencl_copy(atto_device *dev, const atto_tensor *dst, const atto_tensor *src,

@@ -194,19 +194,46 @@ static bool build_from_cache(const build *b, const atto__cache_key *key, atto__k
     return true;
 }
 
+/* Which of a program's binaries is the device's, in a context that may have others; *count of them.
+ * Some drivers list those that were built, others one for each device. */
+static size_t binary_index(const build *b, cl_program program, size_t *count)
+{
+    size_t at = 0, bytes = 0;
+    cl_uint devices = 0;
+    atto__cl.GetProgramInfo(program, CL_PROGRAM_BINARY_SIZES, 0, NULL, &bytes);
+    *count = bytes / sizeof(size_t);
+    if (*count == 1) return 0;
+    atto__cl.GetProgramInfo(program, CL_PROGRAM_NUM_DEVICES, sizeof devices, &devices, NULL);
+    cl_device_id *ids = atto__alloc(devices * sizeof *ids);
+    if (!ids || devices != *count ||
+        atto__cl.GetProgramInfo(program, CL_PROGRAM_DEVICES, devices * sizeof *ids, ids, NULL) !=
+            CL_SUCCESS)
+        *count = 0;
+    while (at < *count && ids[at] != atto__opencl_of(b->dev)->device) at++;
+    atto__free(ids);
+    return at;
+}
+
 /* The binary that the driver made, into the cache; nothing happens if it does not give it. */
 static void store_binary(const build *b, const atto__cache_key *key, cl_program program)
 {
-    size_t bytes = 0;
-    if (atto__cl.GetProgramInfo(program, CL_PROGRAM_BINARY_SIZES, sizeof bytes, &bytes, NULL) !=
-            CL_SUCCESS ||
-        bytes == 0)
-        return;
-    unsigned char *binary = atto__alloc(bytes);
-    if (binary && atto__cl.GetProgramInfo(program, CL_PROGRAM_BINARIES, sizeof binary, &binary,
-                                          NULL) == CL_SUCCESS)
-        atto__cache_store(b->dev, key, binary, bytes);
-    atto__free(binary);
+    size_t count;
+    const size_t at = binary_index(b, program, &count);
+    size_t *bytes = atto__alloc(count * sizeof *bytes);
+    unsigned char **binaries = atto__alloc(count * sizeof *binaries); /* NULL: not wanted */
+    if (at < count && bytes && binaries &&
+        atto__cl.GetProgramInfo(program, CL_PROGRAM_BINARY_SIZES, count * sizeof *bytes, bytes,
+                                NULL) == CL_SUCCESS &&
+        bytes[at] > 0) {
+        binaries[at] = atto__alloc(bytes[at]);
+        if (binaries[at] &&
+            atto__cl.GetProgramInfo(program, CL_PROGRAM_BINARIES, count * sizeof *binaries,
+                                    binaries, NULL) == CL_SUCCESS)
+            atto__cache_store(b->dev, key, binaries[at], bytes[at]);
+        atto__free(binaries[at]);
+    }
+    atto__free(binaries);
+    atto__free(bytes);
 }
 
 static atto_status build_kernel(const build *b, atto__kernel *out)
