@@ -16,6 +16,10 @@
 
 #include "oracle.h"
 
+#ifdef _WIN32
+#include "win32.h"
+#endif
+
 /* ---- the device under test ---- */
 
 /* Opened by test_main from ATTO_TEST_DEVICE: "cpu" (also when unset) or "opencl". */

@@ -696,7 +696,10 @@ static atto_status look(void *seen_, const char *key, atto_param *p)
     const int64_t n = atto_tensor_numel(&t);
     assert_string_equal(key, s->names[s->count++]);
     MUST(atto_tensor_read(&t, values));
-    for (int64_t i = 0; i < n; i++) size = fmax(size, fabs((double)values[i]));
+    for (int64_t i = 0; i < n; i++) {
+        const double value = fabs((double)values[i]);
+        if (value > size) size = value; /* not fmax: GCC 12 for AArch64 fails on this loop */
+    }
     s->in_bounds = s->in_bounds && size <= 1.0 / sqrt(HIDDEN) && size > 0.2;
     return ATTO_OK;
 }

@@ -76,11 +76,15 @@ static void step(school *s, float *loss)
 /* Resident bytes of this process; 0 where the system does not say. */
 static int64_t resident_bytes(void)
 {
+#ifdef _WIN32
+    return 0;
+#else
     long long pages = 0;
     FILE *file = fopen("/proc/self/statm", "r");
     if (file && fscanf(file, "%*s %lld", &pages) != 1) pages = 0;
     if (file) fclose(file);
     return pages * (int64_t)sysconf(_SC_PAGESIZE);
+#endif
 }
 
 /* Waits now and then, as a program that shows the loss: what a driver has queued takes memory. */
