@@ -86,3 +86,14 @@ tests()
     shift
     ctest --test-dir "$root/build/$preset" --output-on-failure --no-tests=error -j "$jobs" "$@"
 }
+
+# apt_aside FOLDER ARGUMENTS...: apt-get whose lists and downloads lie in FOLDER; it needs no root and
+# leaves the system's lists alone.
+apt_aside()
+{
+    local folder=$1
+    shift
+    mkdir -p "$folder/lists/partial"
+    (cd "$folder" && quiet apt-get -q -o APT::Sandbox::User= -o Dir::State::status=/dev/null \
+        -o "Dir::State::lists=$folder/lists" -o "Dir::Cache=$folder" "$@")
+}

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # What CI has no time for: all targets, all faults, every f16 and bf16 value, Intel's CPU runtime, wide
-# indices and a small device for all families, and all OpenCL tests on Oclgrind.
+# indices and a small device for all families, all OpenCL tests on Oclgrind, ARM and Windows.
 #
-#   scripts/nightly.sh         all of it, about an hour on two cores
-#   scripts/nightly.sh NAME    one of: portability pocl disguises asan tsan exhaustive intel oclgrind mutate
+#   scripts/nightly.sh         all of it, over an hour on two cores
+#   scripts/nightly.sh NAME    one of: portability pocl disguises asan tsan exhaustive intel aarch64 wine
+#                              oclgrind mutate
 
 set -euo pipefail
 source "$(dirname "$0")/common.sh"
@@ -61,7 +62,12 @@ intel()
     unset OCL_ICD_VENDORS
 }
 
-all=(portability pocl disguises asan tsan exhaustive intel oclgrind mutate)
+# Machines that we do not have.
+aarch64() { "$root/scripts/aarch64.sh"; }
+
+wine() { "$root/scripts/wine.sh"; }
+
+all=(portability pocl disguises asan tsan exhaustive intel aarch64 wine oclgrind mutate)
 parts=("${all[@]}")
 if [ "${1:-}" = --help ]; then
     usage
