@@ -13,7 +13,7 @@ FILE *golden_open(const char *name, int64_t most)
     snprintf(path, sizeof path, ATTO_GOLDEN_DIR "/%s.txt", name);
     open_name = name;
     room = most;
-    FILE *file = fopen(path, "r");
+    FILE *file = fopen(path, "rb"); /* ftell needs it on Windows */
     if (!file) {
         print_error("cannot open %s\n", path);
         return NULL;
