@@ -25,7 +25,7 @@ built=$folder/build
 packages=$folder/packages
 library=$packages/cmocka/src/libcmocka-static.a
 
-part='\.cpu$|^(layout|math|select|schedule|tool\..*)$'
+part='\.cpu$|^(layout|math|select|options|gradcheck|tool\.(info|selftest|huge.*|tune.*|usage))$'
 
 # folder_of DLL: where GCC keeps it.
 folder_of() { dirname "$(x86_64-w64-mingw32-gcc -print-file-name="$1")"; }
