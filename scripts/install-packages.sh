@@ -22,7 +22,7 @@ tests_packages=(
     python3-numpy # an example exchanges tensors with it
 )
 gate_packages=(
-    clang libomp-dev             # second compiler, ThreadSanitizer
+    clang libomp-dev             # second compiler, ThreadSanitizer, fuzzers
     clang-15                     # kernels for AMD and NVIDIA; clang-14 cannot
     rocm-device-libs             # AMD's built-in functions as bitcode
     intel-opencl-icd             # ocloc: kernels for Intel

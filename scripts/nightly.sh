@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# What CI has no time for: all targets, all faults, every f16 and bf16 value, Intel's CPU runtime, wide
+# What CI has no time for: all targets, all faults, fuzzers, every f16 and bf16 value, Intel's CPU runtime, wide
 # indices and a small device for all families, all OpenCL tests on Oclgrind, ARM and Windows.
 #
-#   scripts/nightly.sh         all of it, over an hour on two cores
-#   scripts/nightly.sh NAME    one of: portability pocl disguises asan tsan exhaustive intel aarch64 wine
+#   scripts/nightly.sh         all of it, some hours on two cores
+#   scripts/nightly.sh NAME    one of: portability pocl disguises asan tsan fuzz exhaustive intel aarch64 wine
 #                              oclgrind mutate
 
 set -euo pipefail
@@ -34,6 +34,8 @@ disguises()
 asan() { "$root/scripts/asan.sh" -L small && "$root/scripts/asan.sh" -R '\.cpu$|^tool\.bench$'; }
 
 tsan() { "$root/scripts/tsan.sh" -R '\.cpu$'; }
+
+fuzz() { "$root/scripts/fuzz.sh" all 60 && "$root/scripts/fuzz.sh" ops 600; }
 
 # Without ctest and its time limit: all floats take longer.
 exhaustive()
@@ -67,7 +69,7 @@ aarch64() { "$root/scripts/aarch64.sh"; }
 
 wine() { "$root/scripts/wine.sh"; }
 
-all=(portability pocl disguises asan tsan exhaustive intel aarch64 wine oclgrind mutate)
+all=(portability pocl disguises asan tsan fuzz exhaustive intel aarch64 wine oclgrind mutate)
 parts=("${all[@]}")
 if [ "${1:-}" = --help ]; then
     usage
