@@ -316,6 +316,9 @@ static void pad_of_nothing(void **state)
                               .after = { 1, 1, 0 },
                               .value = VALUE },
                        .dtype = ATTO_F16 });
+    /* All of it cut off: gradients of nothing. */
+    check(&(pad_case){ .q = { .x = { 1, { 4 } }, .before = { -4 } } });
+    check(&(pad_case){ .q = { .x = { 2, { 3, 4 } }, .before = { 0, -1 }, .after = { 0, -3 } } });
 }
 
 /* ---- strides ---- */

@@ -170,7 +170,7 @@ static atto_status take_windows(pass *p, const image *in, bool to_big, int64_t g
     p->pixels = in->pixels;
     p->channels = outputs_of(v, to_big);
     p->channel = group * p->channels;
-    p->windows = (window_matrix){ .data = in->data + group * inputs * in->channel,
+    p->windows = (window_matrix){ .data = channel_of(in, group * inputs),
                                   .limit = in->limit,
                                   .spots = spots_of(in, &p->h, &p->w) };
     p->in = in;
@@ -539,7 +539,7 @@ static atto_status multiply_filter(const conv *v, const image *in, atto__gemm *g
     const int64_t *taps = p->small.taps.start;
     for (p->group = 0; p->group < v->c.groups; p->group++) {
         const int64_t first = p->group * v->c.small_channels;
-        p->windows.data = in->data + p->group * v->c.big_channels * in->channel;
+        p->windows.data = channel_of(in, p->group * v->c.big_channels);
         ATTO_TRY(list_taps(v, in, h, w, v->c.big_channels, &p->windows.taps));
         if (small) g->a.data = small + first;
         if (taps) p->small.taps.start = taps + first;

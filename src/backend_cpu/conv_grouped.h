@@ -329,14 +329,13 @@ static void sum_weights(const grouped_filter *f, int64_t group, int64_t output, 
     const float *last_x = f->in->data;
     vec sum[GROUP_OUTPUTS][GROUP_TAPS];
     for (int32_t o = 0; o < GROUP_OUTPUTS; o++) {
-        small[o] =
-            f->small->data + (group * outputs + least(output + o, outputs - 1)) * f->small->channel;
+        small[o] = channel_of(f->small, group * outputs + least(output + o, outputs - 1));
         if (small[o] > last_dz) last_dz = small[o];
         for (int32_t t = 0; t < GROUP_TAPS; t++) sum[o][t] = (vec){ 0 };
     }
     for (int32_t t = 0; t < GROUP_TAPS; t++) {
-        big[t] = f->in->data + group * inputs * f->in->channel +
-                 f->taps.start[least(tap + t, f->taps.count - 1)];
+        big[t] = channel_of(f->in, group * inputs);
+        if (big[t]) big[t] += f->taps.start[least(tap + t, f->taps.count - 1)];
         if (big[t] > last_x) last_x = big[t];
     }
     const int32_t columns = (int32_t)f->columns;

@@ -18,6 +18,12 @@ typedef struct image {
     bool has_edges;                     /* as it lies, though walks reach over its edges */
 } image;
 
+/* An image without elements has no memory. */
+static inline const float *channel_of(const image *in, int64_t channel)
+{
+    return in->data ? in->data + channel * in->channel : NULL;
+}
+
 /* What one call works with. */
 typedef struct conv {
     atto_device *dev;

@@ -167,10 +167,12 @@ static void add_row(const job *j, int64_t dy_at, int64_t first, int32_t n, bool 
     const int64_t begin = least(greatest(first, -a->before), end);
     const int64_t behind = greatest(least(end, a->out - a->before), begin);
     float buffer[ATTO_BLOCK];
-    const float *dy =
-        load_block(dense_span(j->a->dy, dy_at + (behind > begin ? begin + a->before : 0),
-                              (int32_t)(behind - begin)),
-                   buffer);
+    if (behind == begin) { /* dy may have no memory */
+        if (!adds) memset(sum, 0, (size_t)n * sizeof *sum);
+        return;
+    }
+    const float *dy = load_block(
+        dense_span(j->a->dy, dy_at + begin + a->before, (int32_t)(behind - begin)), buffer);
     float *inside = sum + (begin - first);
     if (adds) {
         for (int64_t i = 0; i < behind - begin; i++) inside[i] += dy[i];
