@@ -103,15 +103,22 @@ static atto_status pooled_buffer(atto_device *dev, size_t bytes, atto_buffer **o
     return status;
 }
 
+/* Whether there can be a tensor t on dev; zeroes *out, where it is to go. */
+static atto_status check_new(const char *call, const atto_device *dev, const atto_tensor *t,
+                             atto_tensor *out)
+{
+    ATTO_REQUIRE(out, ATTO_E_NULL, "%s: out is NULL", call);
+    memset(out, 0, sizeof *out);
+    ATTO_REQUIRE(dev, ATTO_E_NULL, "%s: dev is NULL", call);
+    ATTO_TRY(atto__device_check(dev));
+    return atto__shape_check(t, call);
+}
+
 atto_status atto_tensor_alloc(atto_device *dev, atto_dtype dtype, atto_shape shape,
                               atto_tensor *out)
 {
-    ATTO_REQUIRE(out, ATTO_E_NULL, "tensor_alloc: out is NULL");
-    memset(out, 0, sizeof *out);
-    ATTO_REQUIRE(dev, ATTO_E_NULL, "tensor_alloc: dev is NULL");
-    ATTO_TRY(atto__device_check(dev));
     atto_tensor t = atto_tensor_of(NULL, dtype, shape, 0);
-    ATTO_TRY(atto__shape_check(&t, "tensor_alloc"));
+    ATTO_TRY(check_new("tensor_alloc", dev, &t, out));
     const int64_t numel = atto_tensor_numel(&t);
     if (numel > 0) {
         ATTO_REQUIRE((uint64_t)numel <= SIZE_MAX / atto_dtype_size(dtype), ATTO_E_MEMORY,
@@ -151,12 +158,8 @@ atto_status atto__buffer_wrap(atto_device *dev, void *data, size_t bytes,
 atto_status atto_tensor_wrap(atto_device *dev, void *data, atto_dtype dtype, atto_shape shape,
                              void (*release)(void *user, void *data), void *user, atto_tensor *out)
 {
-    ATTO_REQUIRE(out, ATTO_E_NULL, "tensor_wrap: out is NULL");
-    memset(out, 0, sizeof *out);
-    ATTO_REQUIRE(dev, ATTO_E_NULL, "tensor_wrap: dev is NULL");
-    ATTO_TRY(atto__device_check(dev));
     atto_tensor t = atto_tensor_of(NULL, dtype, shape, 0);
-    ATTO_TRY(atto__shape_check(&t, "tensor_wrap"));
+    ATTO_TRY(check_new("tensor_wrap", dev, &t, out));
     const int64_t numel = atto_tensor_numel(&t);
     const size_t size = atto_dtype_size(dtype);
     if (numel > 0) {
