@@ -14,6 +14,9 @@ void atto__operand_add(atto__operands *set, const char *name, const atto_tensor 
     o->name = name;
     o->given = o->given_by_caller = given;
     o->view = *given;
+    /* A stride along one element means nothing; in sums a huge one would overflow. */
+    for (int32_t d = 0; d < given->rank && d < ATTO_MAX_RANK; d++)
+        if (given->shape[d] == 1 && given->stride[d] > INT32_MAX) o->view.stride[d] = 0;
     o->reads = reads;
     o->writes = writes;
     o->is_packed = false;
